@@ -105,15 +105,23 @@ class Function:
         return f"{self.c}f" if kind.bits == 32 else self.c
 
 
-def horner(variable: str, coefficients: Sequence[float]) -> str:
+def horner(variable: str, coefficients: Sequence[float], end: str = "", fused: str = "") -> str:
     """Return a polynomial as C text by Horner's rule, from coefficients with the lowest first.
+
+    Args:
+        variable: text of the variable.
+        coefficients: the coefficients.
+        end: suffix of numbers, ``"f"`` for f32.
+        fused: a multiply-add, such as ``"fmaf({sum}, {x}, {term})"``; default: a product and a sum.
 
     Example:
         >>> horner("x", [1.0, -0.5, 0.25])
         '1.0 + x * (-0.5 + x * 0.25)'
+        >>> horner("x", [1.0, -0.5], "f", "fmaf({sum}, {x}, {term})")
+        'fmaf(-0.5f, x, 1.0f)'
     """
-    text = repr(coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
+    text = f"{coefficients[-1]!r}{end}"
+    for term in (f"{coefficient!r}{end}" for coefficient in reversed(coefficients[:-1])):
         inner = text if text.replace(".", "").replace("e-", "").isdigit() else f"({text})"
-        text = f"{coefficient!r} + {variable} * {inner}"
+        text = fused.format(sum=text, x=variable, term=term) if fused else f"{term} + {variable} * {inner}"
     return text

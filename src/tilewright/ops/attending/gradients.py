@@ -94,6 +94,59 @@ class Moved(NamedTuple):
     step: Any
 
 
+def slopes(
+    moved: Moved,
+    rows: QueryRows,
+    keys: KeyLoop,
+    n: Any,
+    exponent: Any,
+    diagonal: Any,
+    scores: Scores,
+    factor: float,
+    *,
+    of_keys: bool = False,
+    of_products: bool = True,
+) -> tuple[Any, Any]:
+    """Return the weights P of a tile before dropout, and ``dS = P (dO Vᵀ - delta)``.
+
+    Args:
+        moved: what they depend on besides queries, keys and values.
+        rows: the queries of one head.
+        keys: the keys and values of one head.
+        n: the keys of the tile.
+        exponent: `BySoftmax.of`'s exponent.
+        diagonal: the mask's first diagonal.
+        scores: how scores are computed.
+        factor: their last factor.
+        of_keys: whether a row of the tile is a key, not a query.
+        of_products: whether dS is the derivative by products, and not by scores after their bound.
+    """
+    at, (dout, shift, delta, _) = (*rows.at, rows.m), moved
+    s, dp = zeros(dtype=f32), zeros(dtype=f32)
+
+    def along(value: Any, rows: bool) -> Any:
+        """Values of queries, or of keys, along the tile's rows or columns."""
+        return value[:, None] if rows != of_keys else value
+
+    for c in steps(rows.q.shape[-1]):
+        pair = rows.q[(*at, c)], keys.k[(*keys.at, n, c)]
+        s += pair[of_keys] @ pair[not of_keys].T
+    for e in steps(keys.v.shape[-1]):
+        pair = dout[(*at, e)], keys.v[(*keys.at, n, e)]
+        dp += pair[of_keys] @ pair[not of_keys].T
+    added = None if rows.bias is None else rows.bias[(*at, n)]
+    if added is not None:
+        added = (added.T if of_keys else added).to(f32)
+    last, key_numbers = along(rows.numbers, True), along(keys.numbers(n), False)
+    s, bent = scores_of(s, added, last + diagonal, key_numbers, scores, factor)
+    power = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
+    p = minimum(exp2(fma(s, power, -along(shift[at], True))), 1.0)  # shifts are rounded
+    if rows.dropped is not None:
+        dp = rows.dropped.drop(dp, along(positions(rows.m), True), along(positions(n), False))
+    ds = p * (dp - along(delta[at], True))
+    return p, ds if bent is None or not of_products else ds * fma(-bent, bent, 1.0)
+
+
 def _queries(
     moved: Moved,
     rows: QueryRows,
@@ -106,24 +159,11 @@ def _queries(
     factor: float,
 ) -> None:
     """Store the gradient of some queries of one head."""
-    m, (dout, shift, delta, step) = rows.m, moved
-    exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
-    dq = zeros((m, d), f32)
+    dq = zeros((rows.m, d), f32)
     for n in keys.loop:
-        s, dp = zeros(dtype=f32), zeros(dtype=f32)
-        for c in steps(rows.q.shape[-1]):
-            s += rows.q[(*rows.at, m, c)] @ keys.k[(*keys.at, n, c)].T
-        for e in steps(keys.v.shape[-1]):
-            dp += dout[(*rows.at, m, e)] @ keys.v[(*keys.at, n, e)].T
-        added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
-        s, bent = scores_of(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
-        p = minimum(exp2(fma(s, exponent, -shift[(*rows.at, m)][:, None])), 1.0)  # shifts are rounded
-        if rows.dropped is not None:
-            dp = rows.dropped.drop(dp, positions(m)[:, None], positions(n))
-        ds = p * (dp - delta[(*rows.at, m)][:, None])
-        ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
+        _, ds = slopes(moved, rows, keys, n, exponent, diagonal, scores, factor)
         dq.assign(dq + ds.to(keys.k.dtype) @ keys.k[(*keys.at, n, d)])
-    result[(*rows.at, m, d)] = dq * step
+    result[(*rows.at, rows.m, d)] = dq * moved.step
 
 
 @kernel(**WEIGHED, dK="B G N D", dV="B G N E", **STEPPED)
@@ -188,30 +228,19 @@ def _keys(
         scores: how scores are computed.
         factor: their last factor.
     """
-    (Q, K, V), (dout, shift, delta, step) = (rows.q, keys.k, keys.v), moved
-    (dK, d), (dV, e) = of_keys, of_values
-    exponent = maximum(exponent, NEVER_0)
+    (dK, d), (dV, e), (Q, dout) = of_keys, of_values, (rows.q, moved.dout)
     dk, dv = zeros((n, d), f32), zeros((n, e), f32)
     for r, m in keys.loop:
-        at = (*rows.at, r, m)
-        s, dp = zeros(dtype=f32), zeros(dtype=f32)
-        for c in steps(Q.shape[-1]):
-            s += K[(*keys.at, n, c)] @ Q[(*at, c)].T
-        for c in steps(V.shape[-1]):
-            dp += V[(*keys.at, n, c)] @ dout[(*at, c)].T
-        added = None if rows.bias is None else rows.bias[(*at, n)].T.to(f32)
-        last = positions(m) if rows.first is None else positions(m) - rows.first
-        s, bent = scores_of(s, added, last + diagonal, keys.numbers(n)[:, None], scores, factor)
-        p = weights = minimum(exp2(fma(s, exponent, -shift[at])), 1.0)
+        head = rows._replace(at=(*rows.at, r), m=m)
         if rows.dropped is not None:
-            head = rows.dropped._replace(first=rows.dropped.first + positions(r).to(u64) * Q.shape[-2])
-            weights = head.drop(p, positions(m), positions(n)[:, None])
-            dp = head.drop(dp, positions(m), positions(n)[:, None])
-        ds = p * (dp - delta[at])
-        ds = ds if bent is None else ds * fma(-bent, bent, 1.0)
-        dv.assign(dv + weights.to(dout.dtype) @ dout[(*at, e)])
-        dk.assign(dk + ds.to(Q.dtype) @ Q[(*at, d)])
-    dK[(*keys.at, n, d)], dV[(*keys.at, n, e)] = dk * step, dv
+            first = rows.dropped.first + positions(r).to(u64) * Q.shape[-2]
+            head = head._replace(dropped=rows.dropped._replace(first=first))
+        weights, ds = slopes(moved, head, keys, n, exponent, diagonal, scores, factor, of_keys=True)
+        if head.dropped is not None:
+            weights = head.dropped.drop(weights, positions(m), positions(n)[:, None])
+        dv.assign(dv + weights.to(dout.dtype) @ dout[(*head.at, m, e)])
+        dk.assign(dk + ds.to(Q.dtype) @ Q[(*head.at, m, d)])
+    dK[(*keys.at, n, d)], dV[(*keys.at, n, e)] = dk * moved.step, dv
 
 
 PACKED_WEIGHED: dict[str, Any] = {

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from tilewright.dtypes import f32, u64
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
-from tilewright.lang.exact_functions import fma, maximum, minimum
+from tilewright.lang.exact_functions import minimum
 from tilewright.lang.functions import exp2
 from tilewright.ops.attending.choice import by_head_of_keys
-from tilewright.ops.attending.flow import NEVER_0, Dropped, Scores, scores_of
-from tilewright.ops.attending.gradients import STEPPED, WEIGHED
+from tilewright.ops.attending.flow import Dropped, KeyLoop, QueryRows, Scores
+from tilewright.ops.attending.gradients import STEPPED, WEIGHED, Moved, slopes
 from tilewright.ops.launching import ALIGNED, OWN, Launch
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import kernel
@@ -69,36 +69,22 @@ def _slopes(
         at: batch, head of keys, and head of queries.
         m: the queries.
         n: the keys.
-        exponent: `BySoftmax.of`'s exponent.
-        diagonal: the mask's first diagonal.
-        scores: how scores are computed.
-        factor: their last factor.
+        exponent: as in `slopes`, and so on.
+        diagonal: likewise.
+        scores: likewise.
+        factor: likewise.
         drawn: the numbers of dropout, or None without dropout.
         of_keys: whether a row of the tile is a key, not a query.
     """
     Q, K, V, dO, shift, delta, bias = arrays
     b, g, r = at
-    s, dp = zeros(dtype=f32), zeros(dtype=f32)
-
-    def along(value: Any, rows: bool) -> Any:
-        """Values of queries, or of keys, along the tile's rows or columns."""
-        return value[:, None] if rows != of_keys else value
-
-    for c in steps(Q.shape[-1]):
-        query, key = Q[b, g, r, m, c], K[b, g, n, c]
-        s += key @ query.T if of_keys else query @ key.T
-    for c in steps(V.shape[-1]):
-        moved, value = dO[b, g, r, m, c], V[b, g, n, c]
-        dp += value @ moved.T if of_keys else moved @ value.T
-    added = bias[b, g, r, m, n].T if of_keys else bias[b, g, r, m, n]
-    last, keys = along(positions(m), True), along(positions(n), False)
-    s, _ = scores_of(s, added.to(f32), last + diagonal, keys, scores, factor)
-    power = exp2(fma(s, maximum(exponent, NEVER_0), -along(shift[b, g, r, m], True)))
+    rows = QueryRows(Q, None, None, at, m, bias)
     if drawn is not None:
         head = positions(b).to(u64) * drawn.heads + positions(g).to(u64) * Q.shape[2] + positions(r).to(u64)
-        dropped = Dropped(drawn.numbers, (head + drawn.start) * Q.shape[3], K.shape[2])
-        dp = dropped.drop(dp, last, keys)
-    return minimum(power, 1.0) * (dp - along(delta[b, g, r, m], True))
+        rows = rows._replace(dropped=Dropped(drawn.numbers, (head + drawn.start) * Q.shape[3], K.shape[2]))
+    moved, keys = Moved(dO, shift, delta, None), KeyLoop(K, V, (b, g), None)
+    given = (moved, rows, keys, n, exponent, diagonal, scores, factor)
+    return slopes(*given, of_keys=of_keys, of_products=False)[1]
 
 
 @kernel(**WEIGHED, prior="B G R M N", dB="B G R M N", start=int, heads=int, **STEPPED)
@@ -284,7 +270,34 @@ class BiasTerm(NamedTuple):
         """Return the launches, in order."""
         whole = self.infos["bias"].shape
         sums = tuple(one != extent for one, extent in zip(self.result.shape, whole, strict=True))
-        return self._of_tiles(sums) if not any(sums[2:]) else self._of_vectors(sums)
+        if not any(sums[2:]):
+            return self._of_tiles(sums)
+        # A bias without rows or columns: sums of each head, and their sums.
+        of, along = (gradient_of_rows, 2) if sums[3] else (gradient_of_columns, 3)
+        batches, heads, extent = (self.infos["bias"].shape[at] for at in (0, 1, along))
+        parts = self.scratch.take(self.result, (batches, heads, extent))
+        launches = []
+        if 0 not in parts.shape:
+            by_head = {
+                name: info if name in "kv" else by_head_of_keys(info, self.infos["k"])
+                for name, info in {**{one: self.infos[one] for one in OF_HEAD}, "dbias": parts}.items()
+            }
+            launches.append(self.launch(of.bind(**self.bound), by_head, *self.numbers, of={"dbias": OWN}))
+        # Batches and heads that are summed are neighbours in memory.
+        summed = prod(n for n, is_summed in zip((batches, heads), sums[:2], strict=True) if is_summed)
+        step = extent if sums[1] else heads * extent
+        kept = tuple(0 if one else stride for one, stride in zip(sums[:2], parts.strides, strict=False))
+        if sums[2] and sums[3]:
+            shape, strides = (summed, 1, extent), (step, 0, 1)
+        else:
+            shape, strides = (1, extent, summed), (0, 1, step)
+        source = replace(parts, shape=(*self.result.shape[:2], *shape), strides=(*kept, *strides))
+        flat = replace(
+            self.result,
+            shape=(*self.result.shape[:2], shape[1]),
+            strides=(*self.result.strides[:2], self.result.strides[2 if not sums[2] else 3]),
+        )
+        return [*launches, self.launch(sum_of_heads.bind(), {"terms": source, "dbias": flat})]
 
     def _of_tiles(self, sums: Sequence[bool]) -> list[Launch]:
         """Launches for a bias with rows and columns: one for each batch and head that is summed."""
@@ -292,7 +305,14 @@ class BiasTerm(NamedTuple):
         turns = [(b, h) for b in range(batches if sums[0] else 1) for h in range(heads if sums[1] else 1)]
         keys, result = self.infos["k"], self.result
         if not turns:
-            return [self._zeros()]
+            # There are no batches or no heads: store 0, the sum of no terms.
+            batches, heads, *tile = result.shape
+            batch, step = (batches, result.strides[0]) if heads == 1 else (heads, result.strides[1])
+            flat = replace(result, shape=(batch, *tile), strides=(step, *result.strides[2:]))
+            none = replace(
+                self.scratch.take(result, (1,)), shape=(batch, tile[0], 1, tile[1], 0), strides=(0,) * 5
+            )
+            return [self.launch(sum_of_heads.bind(), {"terms": none, "dbias": flat})]
         own = self.scratch.take(result, result.shape) if len(turns) > 1 else result
         made = []
         for turn, (b, h) in enumerate(turns):
@@ -324,43 +344,6 @@ class BiasTerm(NamedTuple):
                 )
             )
         return made
-
-    def _of_vectors(self, sums: Sequence[bool]) -> list[Launch]:
-        """Launches for a bias without rows or columns: sums of each head, and their sums."""
-        of, along = (gradient_of_rows, 2) if sums[3] else (gradient_of_columns, 3)
-        batches, heads, extent = (self.infos["bias"].shape[at] for at in (0, 1, along))
-        parts = self.scratch.take(self.result, (batches, heads, extent))
-        launches = []
-        if 0 not in parts.shape:
-            by_head = {
-                name: info if name in "kv" else by_head_of_keys(info, self.infos["k"])
-                for name, info in {**{one: self.infos[one] for one in OF_HEAD}, "dbias": parts}.items()
-            }
-            launches.append(self.launch(of.bind(**self.bound), by_head, *self.numbers, of={"dbias": OWN}))
-        # Batches and heads that are summed are neighbours in memory.
-        summed = prod(n for n, is_summed in zip((batches, heads), sums[:2], strict=True) if is_summed)
-        step = extent if sums[1] else heads * extent
-        kept = tuple(0 if one else stride for one, stride in zip(sums[:2], parts.strides, strict=False))
-        if sums[2] and sums[3]:
-            shape, strides = (summed, 1, extent), (step, 0, 1)
-        else:
-            shape, strides = (1, extent, summed), (0, 1, step)
-        source = replace(parts, shape=(*self.result.shape[:2], *shape), strides=(*kept, *strides))
-        flat = replace(
-            self.result,
-            shape=(*self.result.shape[:2], shape[1]),
-            strides=(*self.result.strides[:2], self.result.strides[2 if not sums[2] else 3]),
-        )
-        return [*launches, self.launch(sum_of_heads.bind(), {"terms": source, "dbias": flat})]
-
-    def _zeros(self) -> Launch:
-        """The launch that stores 0, the sum of no terms, if there are no batches or no heads."""
-        b, h, m, n = self.result.shape
-        step = self.result.strides
-        batch, of_batch = (b, step[0]) if h == 1 else (h, step[1])
-        flat = replace(self.result, shape=(batch, m, n), strides=(of_batch, *step[2:]))
-        source = replace(self.scratch.take(self.result, (1,)), shape=(batch, m, 1, n, 0), strides=(0,) * 5)
-        return self.launch(sum_of_heads.bind(), {"terms": source, "dbias": flat})
 
 
 def _one(info: ArrayInfo, dim: int, at: int, cuts: bool) -> ArrayInfo:

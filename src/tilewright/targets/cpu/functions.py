@@ -12,23 +12,6 @@ from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.dialect import INTEGERS, integer_type, shifts, unsigned_type
 
-
-def _f32(coefficients: tuple[float, ...], variable: str) -> str:
-    """A polynomial of f32."""
-    text = f"{coefficients[-1]!r}f"
-    for coefficient in reversed(coefficients[:-1]):
-        text = f"{coefficient!r}f + {variable} * ({text})"
-    return text
-
-
-def _by_fused(coefficients: tuple[float, ...], variable: str) -> str:
-    """A polynomial of f32 by fused products and sums, lowest coefficient first."""
-    text = f"{coefficients[-1]!r}f"
-    for coefficient in reversed(coefficients[:-1]):
-        text = f"fused({variable}, {text}, {coefficient!r}f)"
-    return text
-
-
 _FINITE_BELOW = {
     name: f"(x < {LOWEST[kind]!r}{end} ? {LOWEST[kind]!r}{end} : x)"
     for name, kind, end in (("f32", f32, "f"), ("f64", f64, ""))
@@ -57,12 +40,12 @@ static inline {real} sigmoid_{name}({real} x) {{
     "silu_f32": _share("silu", "f32", "float", f"{SILU_SLOPE!r}f"),
     "silu_f64": f"""\
 static inline double silu_f64(double x) {{ return {_FINITE_BELOW["f64"]} * sigmoid_f64(x); }}""",
-    "gelu_f32": _share("gelu", "f32", "float", _f32(GELU, "z")),
+    "gelu_f32": _share("gelu", "f32", "float", horner("z", GELU, "f")),
     "gelu_f64": f"""\
 static inline double gelu_f64(double x) {{
   return {_FINITE_BELOW["f64"]} * (0.5 + 0.5 * erf_f64(x * {0.5**0.5!r}));
 }}""",
-    "gelu_tanh_f32": _share("gelu_tanh", "f32", "float", _f32(GELU_TANH, "z")),
+    "gelu_tanh_f32": _share("gelu_tanh", "f32", "float", horner("z", GELU_TANH, "f")),
     "gelu_tanh_f64": _share("gelu_tanh", "f64", "double", horner("z", GELU_TANH)),
 }
 """Activations, without branches so that they vectorise."""
@@ -74,7 +57,7 @@ _EXP2 = f"""\
 static inline float exp2_f32(float x) {{
   // x = n + r / ln 2; adding 1.5 * 2**23 leaves round(x) in the last bits.
   const float shifted = x + 12582912.0f, r = (x - (shifted - 12582912.0f)) * 0.6931471805599453f;
-  const float near = 1.0f + fused(r * r, {_by_fused(_EXP2_TERMS, "r")}, r);
+  const float near = 1.0f + fused(r * r, {horner("r", _EXP2_TERMS, "f", "fused({x}, {sum}, {term})")}, r);
   // Two factors: 2**n alone may be no normal number.
   const int whole = bits_of_f32(shifted) - bits_of_f32(12582912.0f);
   const int half = whole >> 1, rest = whole - half;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import FP8, PACKED, DType, f32, f64
 from tilewright.functions import philox
+from tilewright.functions.function import horner
 from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 from tilewright.targets.dialect import INTEGER_TYPES, bits_of_float, float_of_bits, integer_of_bits, shifts
 from tilewright.targets.simt import conversion
@@ -221,18 +222,12 @@ DEVICE {real} floor_quotient_{real}({real} a, {real} b) {{
 DIVISION: dict[str, str] = {**_INDICES, **_WHOLE, **_of_floats("float", "f"), **_of_floats("double", "")}
 """Quotients, remainders and shifts as the reference has them; indices have positive divisors."""
 
+_FMA = "fmaf({sum}, {x}, {term})"
+
 _FINITE_BELOW = f"fmaxf(x, {LOWEST[f32]!r}f)"
 """x, or the lowest finite number for -inf and for NaN, whose share is NaN."""
 
 _FINITE_BELOW_F64 = f"fmax(x, {LOWEST[f64]!r})"
-
-
-def _fused(coefficients: tuple[float, ...], variable: str) -> str:
-    """A polynomial in f32 by fused multiply-adds, the lowest coefficient first."""
-    text = f"{coefficients[-1]!r}f"
-    for coefficient in reversed(coefficients[:-1]):
-        text = f"fmaf({text}, {variable}, {coefficient!r}f)"
-    return text
 
 
 def _share(name: str, slope: str) -> str:
@@ -251,8 +246,8 @@ DEVICE float fast_sigmoid(float x) {
   return fast_reciprocal(1.0f + expf(-x));
 }""",
     "fast_silu": _share("fast_silu", f"{SILU_SLOPE!r}f"),
-    "fast_gelu": _share("fast_gelu", _fused(GELU, "(x * x)")),
-    "fast_gelu_tanh": _share("fast_gelu_tanh", _fused(GELU_TANH, "(x * x)")),
+    "fast_gelu": _share("fast_gelu", horner("(x * x)", GELU, "f", _FMA)),
+    "fast_gelu_tanh": _share("fast_gelu_tanh", horner("(x * x)", GELU_TANH, "f", _FMA)),
     "sigmoid": """
 DEVICE double sigmoid(double x) {
   const double small = exp(-fabs(x));
