@@ -108,6 +108,7 @@ matmul(f16(M, K), f16.T(K, N), alpha=2, c=f16(M, N), beta=0.5, bias=f16(N), acti
     residual=f16(M, N))
 matmul(f16(M, K), f16(K, N), multiply=f16(M, N), derivative="gelu", residual=f16(M, N))
 matmul(f32(L, M, K), f32(K, N), dropout=0.25, seed=7, offset=3, multiply=f32(N))
+matmul(bf16(M, K), bf16.T(K, N), bias=bf16(N), activation="gelu", sums=bf16(M, N))
 matmul(f16(M, K), f16(K, N), out_dtype="f8e4m3", saturate=True)
 matmul(f16(L, M, K), f16(K, N), bias=f16(N))
 matmul(bf16(L, M, K), bf16(L, K, N))

@@ -120,6 +120,31 @@ def test_every_element_is_numpy_s(op: str, kind: str, terms: str, lead: tuple[in
 
 
 @ALL_TARGETS
+@pytest.mark.parametrize("kind", ["f32", "f16", "f64"])
+def test_the_argument_of_an_activation_is_stored_too(kind: str, target: str) -> None:
+    rng = np.random.default_rng(6)
+    for lead in LEADS:
+        asked = drawn(rng, lead, kind, "c bias multiply dropout residual")
+        given = {
+            name: device_put(one, target) if isinstance(one, np.ndarray) else one
+            for name, one in asked.terms.items()
+        }
+        operands = [device_put(one, target) for one in asked.operands]
+        before = asked._replace(terms={name: asked.terms[name] for name in ("c", "beta", "bias")})
+        after = asked._replace(
+            product=np.maximum(by_numpy(before, 0.5), 0),
+            terms={name: one for name, one in asked.terms.items() if name not in before.terms},
+        )
+        for sums in results(asked.product.shape, "f64" if kind == "f64" else "f32"):
+            stored = device_put(sums, target)
+            out = device_put(np.full(asked.product.shape, np.nan, asked.operands[0].dtype), target)
+            for _ in calls_on(target):
+                CALLS["matmul"](*operands, out, activation="relu", sums=stored, **given, target=target)
+                assert np.array_equal(device_get(stored), by_numpy(before, 0.5))
+                assert np.array_equal(device_get(out), by_numpy(after))
+
+
+@ALL_TARGETS
 def test_numbers_of_a_known_call_are_its_own(target: str) -> None:
     """Another beta, seed or probability launches the same kernel with these numbers."""
     rng = np.random.default_rng(1)
@@ -343,3 +368,21 @@ def test_kernels_of_every_gpu_have_room_for_all_terms(op: str, target: str, arch
     resources = bound.compile(*given, *numbers, target=target, arch=arch).resources
     assert resources["stack_bytes"] == 0
     assert not any(count for name, count in resources.items() if "spill" in name), resources
+
+
+@pytest.mark.parametrize(
+    ("sums", "operand", "error", "message"),
+    [
+        (np.zeros((3, 4), np.float32), np.float32, tw.LaunchError, r"sums has shape \(3, 4\); .* \(4, 4\)"),
+        (np.zeros((4, 4), np.int32), np.float32, tw.DTypeError, "sums is i32; nearest legal choice: f32"),
+        (np.zeros((4, 4), np.complex64), np.float32, tw.DTypeError, "sums is c64; nearest legal choice: f32"),
+        (np.zeros((4, 4), np.float32), np.int8, tw.DTypeError, "sums with operands of i8"),
+        (np.zeros((4, 4), np.float32), np.complex64, tw.LaunchError, "sums with complex arrays"),
+    ],
+)
+def test_other_arrays_are_refused_as_sums(sums: Array, operand: Any, error: Any, message: str) -> None:
+    a, one = np.ones((4, 4), operand), np.ones((4, 4), np.float32)
+    with pytest.raises(error, match=message):
+        tw.matmul(a, a, sums=sums, target="reference")
+    with pytest.raises(tw.LaunchError, match="sums and a share memory"):
+        tw.matmul(one, one, sums=one, target="reference")

@@ -57,7 +57,7 @@ CASES = {
         (SQUARE, SQUARE),
         {"out": SQUARE.copy(), "c": SQUARE, "alpha": 2.0, "beta": 0.0, "bias": ROW, "activation": "relu"}
         | {"multiply": SQUARE, "derivative": "relu", **DRAWN, "residual": SQUARE, "saturate": True}
-        | {**HOW, **SPLIT, "batch_invariant": True},
+        | {"sums": SQUARE.copy(), **HOW, **SPLIT, "batch_invariant": True},
         "matmul",
         SEEDS,
     ),

@@ -309,19 +309,21 @@ def finishing(
     """``dropout(activation(alpha * value + beta * C + bias) * Y) + R``, perhaps saturated.
 
     Args:
-        terms: the terms of the call, among ``"alpha"``, ``"c"``, ``"bias"``, ``"multiply"``, ``"residual"``.
+        terms: the terms of the call, among ``"alpha"``, ``"c"``, ``"bias"``, ``"sums"``, ``"multiply"``,
+            ``"residual"``. With ``"sums"`` the argument of the activation is stored too, to S.
         activation: its name; None: none.
         late: the constants of the terms after it.
         bias: the array that is added before the activation.
-        axes: the axes of C, Y, R and the result D; "": the declared ones.
+        axes: the axes of C, S, Y, R and the result D; "": the declared ones.
     """
-    c, y, r, d = (f"{name} {axes}".strip() for name in "CYRD")
+    c, s, y, r, d = (f"{name} {axes}".strip() for name in "CSYRD")
     before: dict[str, EndingTerm] = {
         "alpha": Alpha(),
         "c": Addend((c,), ("beta",)),
         "bias": Addend((bias,)),
     }
     found = [term for name, term in before.items() if name in terms]
+    found += [Output((s,))] if "sums" in terms else []
     found += [] if activation is None else [Nonlinearity(activation)]
     found += [Multiplier(y, late.derivative)] if "multiply" in terms else []
     found += [DropoutMask(d, late.order)] if late.order else []

@@ -13,7 +13,7 @@ from tilewright.argument_checks import MOST
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import FP8, DType
-from tilewright.errors import LaunchError, shown
+from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
@@ -31,7 +31,7 @@ from tilewright.ops.planning import (
 from tilewright.ops.problem import Problem, posed_with, result_shape
 from tilewright.ops.products import combined, in_halves, plain
 from tilewright.ops.replay import Done, Located, Replay, called, remember, repeated
-from tilewright.ops.results import SCALES, check_sums, result_dtype, whole_product
+from tilewright.ops.results import SCALES, check_sums, check_whole_bytes, result_dtype, whole_product
 from tilewright.ops.wanted import (
     HALVES_OF,
     NO_DROPOUT,
@@ -43,6 +43,7 @@ from tilewright.ops.wanted import (
     dropout_of,
     said,
 )
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.plans import Plans, Shortcuts
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
@@ -60,7 +61,7 @@ PLANES, FROM_PLANES = "tilewright.ops.planes:planes_of", "tilewright.ops.planes:
 IS_LONG_DOT, PLAN_DOT = "tilewright.ops.dots:is_long_dot", "tilewright.ops.dots:plan_dot"
 """Plan dot products of long vectors. Imported when the first vectors are multiplied on an NVIDIA GPU."""
 
-ARRAYS = ("a", "b", "out", "c", "bias", "residual", "multiply")
+ARRAYS = ("a", "b", "out", "c", "bias", "residual", "multiply", "sums")
 """The arrays of a call."""
 
 PLAIN = ("a", "b", "out")
@@ -97,6 +98,7 @@ def matmul(
     offset: int = 0,
     residual: Any = None,
     saturate: bool = False,
+    sums: Any = None,
     precision: str = "exact",
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
@@ -149,6 +151,9 @@ def matmul(
         saturate: whether numbers beyond the finite range of the result's dtype, infinities included, become
             the nearest number of it. NaN stays NaN. With it the result may have an integer dtype: numbers are
             rounded to the nearest integer, ties to even, and NaN becomes 0.
+        sums: array of the result's shape and of a float dtype. The same kernel writes the argument of the
+            activation to it, ``alpha * (a @ b) + beta * c + bias``, which the gradient of a layer needs. The
+            activation is that of the numbers before they are rounded. Operands are float.
         precision: ``"exact"``, or the form in which tensor cores multiply f32: ``"f32"`` (two halves of 11
             bits each), ``"tf32"`` (11 bits), or ``"f16"`` (11 bits, with a scale for each row). ``"f32"`` and
             ``"f16"`` may lose all products of a small element of a row with large elements of the other
@@ -206,7 +211,7 @@ def matmul(
     how = (schedule, target, split_k, reduction, batch_invariant)
     late = (derivative, saturate, dropout_of("matmul", dropout, seed, offset))
     wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, *late)
-    arrays = (a, b, out, c, bias, residual, multiply)
+    arrays = (a, b, out, c, bias, residual, multiply, sums)
     numbers: tuple[Any, ...] = (alpha, 1.0 if beta is None else beta)
     if wanted.dropped is not NO_DROPOUT:
         numbers += wanted.dropped.numbers
@@ -305,6 +310,8 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
             f"{op}: {' and '.join(added)} with complex arrays; nearest legal choice: c=, which is "
             "broadcast and added"
         )
+    if given.get("sums") is not None:
+        raise LaunchError(f"{op}: sums with complex arrays, whose result is the sums; nearest: out=")
     if scaled := [name for name in SCALES if given.get(name) is not None]:
         raise LaunchError(
             f"{op}: {' and '.join(scaled)} with complex arrays; nearest legal choice: alpha=, a number"
@@ -351,6 +358,7 @@ def plan_of(call: Call, wanted: Wanted) -> LaunchPlan:
     check_real("matmul", wanted)
     check_derivative("matmul", wanted.derivative, multiplies="multiply" in infos)
     beta, kinds = scale_of_c(call, wanted.beta), call.dtypes
+    stored = kinds.pop("sums", None)
     is_whole = not kinds["a"].is_float or not kinds["b"].is_float
     whole = whole_product(kinds, wanted) if is_whole else None
     kind = result_dtype(kinds, wanted) if whole is None else whole.result
@@ -360,6 +368,9 @@ def plan_of(call: Call, wanted: Wanted) -> LaunchPlan:
     depth = infos["a"].shape[-1] if wanted.alpha != 0 else 0
     check_sums("matmul", call.dtypes, depth, kind, wanted)
     call.make("out", shape, kind)
+    if stored is not None:
+        _check_stored(infos, kinds["a"], shape)
+        call.check_apart("sums")
     check_numbers("matmul", call.number, alpha=wanted.alpha, beta=beta)
     problem, late = posed_with(call.layouts, wanted, multiplies=wanted.alpha != 0)
     call.check_apart(updated=UPDATED)
@@ -368,13 +379,13 @@ def plan_of(call: Call, wanted: Wanted) -> LaunchPlan:
     seen = {name: call.seen(name, problem.operands[name]) for name in infos}
     row = call.seen("out", as_parameter("bias", problem.operands["out"]))
     seen = {"c": seen["out"], "residual": seen["out"], "bias": row, **seen}  # absent ones are not read
-    terms = set[str](infos.keys() & {"c", "bias", "residual", "multiply"})
+    terms = set[str](infos.keys() & {"c", "bias", "residual", "multiply", "sums"})
     terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
     terms |= {"dropout"} if wanted.dropped.probability else set()
     terms |= {"saturate"} if wanted.saturate else set()
     terms |= {"activation"} if wanted.activation is not None else set()
     rank = len(problem.batch)
-    rare = tuple(name for name in ("multiply", "dropout") if name in terms)
+    rare = tuple(name for name in ("sums", "multiply", "dropout") if name in terms)
     names = (*COMBINED, *(name for name in rare if name in infos))
     numbers: tuple[Any, ...] = (wanted.alpha, beta)
     numbers += wanted.dropped.numbers if "dropout" in rare else ()
@@ -410,6 +421,28 @@ def plan_of(call: Call, wanted: Wanted) -> LaunchPlan:
         from_planes: LaunchPlan = part(FROM_PLANES)(planes, call, product)
         return from_planes
     return call.plan(product, warns=wanted.schedule is None)
+
+
+def _check_stored(infos: Mapping[str, ArrayInfo], operand: DType, shape: tuple[int, ...]) -> None:
+    """Check the array for the argument of the activation.
+
+    Args:
+        infos: the arrays of the call.
+        operand: the dtype of ``a``.
+        shape: the shape of the result.
+
+    Raises:
+        LaunchError: it has another shape.
+        DTypeError: it, or an operand, is not of a real float dtype.
+    """
+    there = infos["sums"]
+    if there.shape != shape:
+        raise LaunchError(f"matmul: sums has shape {there.shape}; nearest legal choice: {shape}")
+    check_whole_bytes("matmul", "sums", there.dtype, dtypes.f32)
+    if not operand.is_float:
+        raise DTypeError(f"matmul: sums with operands of {operand}; nearest legal choice: sums=None")
+    if not there.dtype.is_float or there.dtype.components > 1:
+        raise DTypeError(f"matmul: sums is {there.dtype}; nearest legal choice: f32")
 
 
 def planes_first(call: Call, problem: Problem, wanted: Wanted) -> tuple[Any, ...]:

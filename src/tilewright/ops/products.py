@@ -39,7 +39,7 @@ def output_dtype(dtype: DType) -> DType:
     return dtypes.f16 if dtype.bits == 8 else dtype
 
 
-RARE = {"c": "C", "multiply": "Y", "residual": "R", "dropout": ""}
+RARE = {"c": "C", "sums": "S", "multiply": "Y", "residual": "R", "dropout": ""}
 """Rare terms, and the kernels' names of their arrays. A kernel declares only the arrays of its own terms."""
 
 
@@ -93,7 +93,7 @@ def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tu
         rank: number of batch dimensions.
         number: the dtype in which all of it is computed, and of alpha and beta.
         multiplied: the dtype in which operands are multiplied; None: their own.
-        rare: the terms of the call, among ``multiply`` and ``dropout``.
+        rare: the terms of the call, among ``sums``, ``multiply`` and ``dropout``.
     """
     lead = batches(rank)
     arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}m n", "bias": "n"}

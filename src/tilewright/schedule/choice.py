@@ -124,6 +124,8 @@ def proposals(question: Question) -> Iterator[Candidate]:
         changes.append(partial(_with_row_sums, question))
     if len(question.form.loops) > 1:
         changes.append(for_several_loops)
+    if len(question.form.stores) > 1 and not question.form.mirrored:
+        changes.append(partial(_with_several_results, question))
     return _changed(found, changes) if changes else found
 
 
@@ -208,6 +210,24 @@ def _mirrored(question: Question, made: Schedule) -> Schedule | None:
     # The buffers of a result that is stored twice may leave room for fewer stages.
     fewer = (replace(whole, stages=stages) for stages in range(whole.stages, max(whole.stages - 3, 0), -1))
     return next((one for one in fewer if not reasons(with_fallback(one, *asked)[0], *asked)), None)
+
+
+def _with_several_results(question: Question, made: Schedule) -> Schedule | None:
+    """A legal schedule whose buffers for all results fit; None if another rule refuses it.
+
+    Fewer buffers of each result come before fewer stages: a group waits for a buffer once for each slice of a
+    tile, and for a stage in each step.
+    """
+    asked = question.form, question.classes, question.arch
+    tried = [replace(made, buffers=count) for count in range(made.buffers, 0, -1)] or [made]
+    tried += [replace(tried[-1], stages=count) for count in range(made.stages - 1, 1, -1)]
+    for one in tried:
+        broken = reasons(with_fallback(one, *asked)[0], *asked)
+        if not broken:
+            return one
+        if any(reason.rule not in ("stages", "tile") for reason in broken):
+            return None
+    return None
 
 
 def _in_shards(question: Question, schedule: Schedule) -> Schedule | None:

@@ -12,15 +12,20 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
+from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import LaunchError
+from tilewright.lang.dataflow.loops import tiles
 from tilewright.ops import matmul as of_matmul
 from tilewright.ops.wanted import check_derivative
+from tilewright.runtime.kernel import kernel
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
-from tilewright.torch.registry import Operation, batch_first, direct, is_observed, recorded
+from tilewright.torch.registry import Operation, batch_first, direct, recorded
 from tilewright.torch.terms import (
+    ACTIVATIONS,
     FROM_RESULT,
+    FROM_SUMS,
+    activated,
     finished,
     is_last,
     own_dtype,
@@ -31,39 +36,46 @@ from tilewright.torch.terms import (
 # ---------------------------------------------------------------- gradients
 
 
-ONES: dict[tuple[torch.dtype, torch.device, int], torch.Tensor] = {}
-"""Vectors of ones, which multiply rows that are summed: by dtype, device and length, a power of two.
+@kernel(X="M N", S="N")
+def _sums(X: Any, S: Any, *, number: DType) -> None:
+    for n in tiles(S):
+        S[n] = X[:, n].to(number).sum(axis=0)
 
-None is dropped, because CUDA graphs may read it. Those of one dtype have twice the bytes of the longest.
-"""
+
+_SUMS = {is_wide: _sums.bind(number=f64 if is_wide else f32) for is_wide in (False, True)}
+"""The kernel, for sums in f64 and in f32."""
 
 
-def _ones_for(rows: torch.Tensor) -> torch.Tensor:
-    """A one for each row, which is kept for later calls unless something observes the call."""
-    count = rows.shape[0]
-    if is_compiling() or is_observed() or type(rows) is not torch.Tensor:
-        return rows.new_ones(count)
-    key = rows.dtype, rows.device, 1 << max(count - 1, 0).bit_length()
-    known = ONES.get(key)
-    if known is None:
-        if rows.is_cuda and torch.cuda.is_current_stream_capturing():  # the graph would own its memory
-            return rows.new_ones(count)
-        with torch.inference_mode(False):  # else no later call could record a gradient
-            known = ONES[key] = rows.new_ones(key[2])
-        if rows.is_cuda:  # other streams may use it too
-            torch.cuda.current_stream(rows.device).synchronize()
-    return known if known.shape[0] == count else known[:count]
+def _run_sums(rows: torch.Tensor) -> torch.Tensor:
+    made = rows.new_empty(rows.shape[1])
+    _SUMS[rows.dtype == torch.float64](rows, made)
+    return made
+
+
+COLUMN_SUMS = Operation(
+    "column_sums(Tensor rows) -> Tensor",
+    _run_sums,
+    lambda rows: rows.new_empty(rows.shape[1]),
+    lambda rows: rows.sum(0),
+    lambda size, dims, rows: rows.movedim(dims[0], 0).sum(1),
+)
 
 
 def column_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of each column, over all other dimensions: a product with ones.
+    """Return the sum of each column, over all other dimensions, in one kernel.
+
+    If a gradient is wanted, or under `torch.func.vmap`, PyTorch computes it.
+
+    Args:
+        rows: tensor of a float dtype. Numbers of 16 bits are added in f32.
 
     Example:
         >>> column_sums(torch.ones(3, 2)).tolist()
         [3.0, 3.0]
     """
     flat = rows if rows.dim() == 2 else rows.flatten(0, -2) if rows.dim() > 2 else rows[None]
-    return matmul(_ones_for(flat), flat)
+    made: torch.Tensor = COLUMN_SUMS(flat)
+    return made
 
 
 def gradient_of_a(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -116,15 +128,21 @@ def gradient_of_b(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options:
 
 
 class MatmulGradient(torch.autograd.Function):
-    """``y = activation(alpha * (a @ b) + beta * c + bias) + residual``, for activations of `FROM_RESULT`."""
+    """``y = activation(z) * multiply + residual``, where ``z = alpha * (a @ b) + beta * c + bias``.
+
+    With ``stores`` the kernel stores ``z`` too, from which the slope of any activation follows.  Without it,
+    the activation is one of `FROM_RESULT`, and nothing follows it.
+    """
 
     @staticmethod
     def forward(
         observed: bool,
+        stores: bool,
         a: Any,
         b: Any,
         c: Any,
         bias: Any,
+        multiply: Any,
         residual: Any,
         alpha: float,
         beta: float | None,
@@ -132,32 +150,49 @@ class MatmulGradient(torch.autograd.Function):
         precision: str,
         out_dtype: torch.dtype | None,
     ) -> Any:
-        """Compute ``y`` in one kernel, through PyTorch's dispatcher if something observes the call."""
+        """Compute ``y``, and ``z``, in one kernel, through the dispatcher if something observes the call."""
         words = (alpha, beta, activation, None, precision, out_dtype)
-        run = MATMUL.inside if observed else _run_matmul
-        return run(a, b, c, bias, None, residual, *words)
+        operation = MATMUL_AND_SUMS if stores else MATMUL
+        run = operation.inside if observed else operation.run
+        return run(a, b, c, bias, multiply, residual, *words)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        """Keep the operands; and the result, if an activation's slope needs it."""
-        _, a, b, c, bias, residual, alpha, beta, activation, precision, _ = inputs
-        _, need_a, need_b, need_c, need_bias, need_residual, *_ = ctx.needs_input_grad
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the operands; and what the activation's slope follows from."""
+        _, ctx.stores, a, b, c, bias, multiply, residual, alpha, beta, activation, precision, _ = inputs
+        _, _, need_a, need_b, need_c, need_bias, need_multiply, need_residual, *_ = ctx.needs_input_grad
         ctx.words = alpha, beta, activation, precision
         ctx.kinds = a.dtype, a.shape, b.shape, bias.dtype if need_bias else None
         ctx.added = (
             (c.shape, c.dtype) if need_c else None,
             (residual.shape, residual.dtype) if need_residual else None,
         )
-        kept = output if activation is not None else None
-        ctx.save_for_backward(a if need_b else None, b if need_a else None, kept)
+        ctx.set_materialize_grads(False)
+        ctx.factor = (multiply.shape, multiply.dtype) if need_multiply else None
+        kept = output[1] if ctx.stores else output if activation is not None else None
+        ctx.save_for_backward(a if need_b else None, b if need_a else None, kept, multiply)
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+    def backward(ctx: Any, dy: torch.Tensor | None, d_sums: torch.Tensor | None = None) -> Any:
         """Return the gradients of the arrays, by products."""
-        (a, b, y), (alpha, beta, activation, precision) = ctx.saved_tensors, ctx.words
+        (a, b, kept, multiply), (alpha, beta, activation, precision) = ctx.saved_tensors, ctx.words
         (kind, of_a, of_b, of_bias), (c, residual) = ctx.kinds, ctx.added
-        dz = dy if activation is None else FROM_RESULT[activation](dy, y)
-        d_a = d_b = d_c = d_bias = d_residual = None
+        d_a = d_b = d_c = d_bias = d_multiply = d_residual = None
+        dz = d_sums
+        if dy is not None:
+            after = dy
+            if multiply is not None:
+                if ctx.factor is not None:
+                    value = kept if activation is None else activated(activation, kept)
+                    d_multiply = (dy * value).sum_to_size(ctx.factor[0]).to(ctx.factor[1])
+                after = (dy * multiply).to(dy.dtype)
+            if activation is not None:
+                after = (FROM_SUMS if ctx.stores else FROM_RESULT)[activation](after, kept)
+            dz = after if d_sums is None else after + d_sums
+            if residual is not None:
+                d_residual = dy.sum_to_size(residual[0]).to(residual[1])
+        if dz is None:
+            return (None,) * len(ctx.needs_input_grad)
         if a is not None or b is not None:
             factor = dz if dz.dtype == kind else dz.to(kind)
             # Only the shape of an operand that is not kept is needed.
@@ -179,9 +214,7 @@ class MatmulGradient(torch.autograd.Function):
         if of_bias is not None:
             d_bias = column_sums(dz)
             d_bias = d_bias if d_bias.dtype == of_bias else d_bias.to(of_bias)
-        if residual is not None:
-            d_residual = dy.sum_to_size(residual[0]).to(residual[1])
-        return None, d_a, d_b, d_c, d_bias, d_residual, None, None, None, None, None
+        return None, None, d_a, d_b, d_c, d_bias, d_multiply, d_residual, *(None,) * 5
 
 
 def _run_matmul(
@@ -197,8 +230,11 @@ def _run_matmul(
     derivative: str | None,
     precision: str,
     out_dtype: torch.dtype | None,
+    sums: Any = None,
 ) -> Any:
     given: dict[str, Any] = {}  # fewer words are found sooner
+    if sums is not None:
+        given["sums"] = sums
     if c is not None:
         given["c"] = c
     if beta is not None:
@@ -241,9 +277,13 @@ def _matmul_with_gradient(
     apply = partial(recorded, MatmulGradient, True) if observed else partial(_apply_directly, False)
     check_derivative("matmul", derivative, multiplies=multiply is not None)
     if is_last(activation, multiply, residual):
-        return apply(a, b, c, bias, residual, alpha, beta, activation, *words)
-    sums = apply(a, b, c, bias, None, alpha, beta, None, *words)
-    return finished(sums, activation, multiply, derivative, residual)
+        return apply(False, a, b, c, bias, None, residual, alpha, beta, activation, *words)
+    if derivative is not None or not a.is_floating_point():
+        sums = apply(False, a, b, c, bias, None, None, alpha, beta, None, *words)
+        return finished(sums, activation, multiply, derivative, residual)
+    if activation is not None and activation not in ACTIVATIONS:
+        activated(activation, a)
+    return apply(True, a, b, c, bias, multiply, residual, alpha, beta, activation, *words)[0]
 
 
 _apply_directly = super(torch.autograd.Function, MatmulGradient).apply
@@ -274,7 +314,7 @@ def _matmul_recorded(
     )
 
 
-def _batched_matmul(size: int, dims: Sequence[Any], a: Any, b: Any, *args: Any) -> Any:
+def _batched_matmul(product: Operation, size: int, dims: Sequence[Any], a: Any, b: Any, *args: Any) -> Any:
     *terms, alpha, beta, activation, derivative, precision, kind = args
     words = (alpha, beta, activation, derivative, precision, kind)
     of_a, of_b, *others = dims
@@ -288,38 +328,57 @@ def _batched_matmul(size: int, dims: Sequence[Any], a: Any, b: Any, *args: Any) 
     elif min(rank_a, rank_b) > 1:
         rank = max(rank_a, rank_b)
         given = [batch_first(a, of_a, rank), batch_first(b, of_b, rank)]
-    elif all(one is None for one in terms):
+    elif product is MATMUL and all(one is None for one in terms):
         one = a if of_a is None else a.movedim(of_a, 0)
         other = b if of_b is None else b.movedim(of_b, 0)
         one, other = one.unsqueeze(-2) if rank_a == 1 else one, other[..., None] if rank_b == 1 else other
         rank = max(rank_a, rank_b, 2)
         given = [batch_first(x, None if d is None else 0, rank) for x, d in ((one, of_a), (other, of_b))]
-        made = MATMUL(*given, *terms, *words)
+        made = product(*given, *terms, *words)
         made = made.squeeze(-1) if rank_b == 1 else made
         return made if rank_a > 1 else made.squeeze(-1 if rank_b == 1 else -2)
     else:
         return None
     pairs = zip(terms, others, strict=False)
-    return MATMUL(
+    return product(
         *given, *(one if one is None else batch_first(one, dim, rank) for one, dim in pairs), *words
     )
 
 
+def _like_product(a: Any, b: Any, c: Any, bias: Any, multiply: Any, residual: Any, *words: Any) -> Any:
+    terms = {"c": c, "bias": bias, "multiply": multiply, "residual": residual}
+    return a.new_empty(product_shape(a, b), dtype=result_like("matmul", words[-1], a=a, b=b, **terms))
+
+
+ARGUMENTS = (
+    "(Tensor a, Tensor b, Tensor? c, Tensor? bias, Tensor? multiply, Tensor? residual, float alpha, "
+    "float? beta, str? activation, str? derivative, str precision, ScalarType? out_dtype)"
+)
+
 MATMUL = Operation(
-    "matmul(Tensor a, Tensor b, Tensor? c, Tensor? bias, Tensor? multiply, Tensor? residual, float alpha, "
-    "float? beta, str? activation, str? derivative, str precision, ScalarType? out_dtype) -> Tensor",
+    f"matmul{ARGUMENTS} -> Tensor",
     _run_matmul,
-    lambda a, b, c, bias, multiply, residual, *words: torch.Tensor.new_empty(
-        a,
-        product_shape(a, b),
-        dtype=result_like(
-            "matmul", words[-1], a=a, b=b, c=c, bias=bias, multiply=multiply, residual=residual
-        ),
-    ),
+    _like_product,
     _matmul_with_gradient,
-    _batched_matmul,
+    lambda *args: _batched_matmul(MATMUL, *args),
     cast=range(6),
 )
+
+
+def _run_matmul_and_sums(*args: Any) -> Any:
+    sums = _like_product(*args)
+    return _run_matmul(*args, sums), sums
+
+
+MATMUL_AND_SUMS = Operation(
+    f"matmul_and_sums{ARGUMENTS} -> (Tensor, Tensor)",
+    _run_matmul_and_sums,
+    lambda *args: (_like_product(*args), _like_product(*args)),
+    lambda *args: recorded(MatmulGradient, True, True, *args[:9], *args[10:]),
+    lambda *args: _batched_matmul(MATMUL_AND_SUMS, *args),
+    cast=range(6),
+)
+"""`MATMUL`, and the argument of its activation; it has no ``derivative``."""
 
 
 @direct(of_matmul.matmul, _matmul_recorded)
@@ -340,9 +399,9 @@ def matmul(
 ) -> torch.Tensor:
     """``activation(alpha * (a @ b) + beta * c + bias) * multiply + residual``, with gradients.
 
-    One kernel computes it, as `tilewright.matmul` does.  If a gradient is wanted, so does it with
-    ``residual``, or with an activation whose slope follows from its result (``"relu"``, ``"sigmoid"``,
-    ``"tanh"``); PyTorch computes other activations, and ``multiply``, after the kernel.
+    One kernel computes it, as `tilewright.matmul` does.  If a gradient is wanted, and the slope of the
+    activation does not follow from the result, the kernel stores the activation's argument too. With
+    ``derivative`` PyTorch then computes what follows the sums.
 
     The gradients are ``dA = alpha dZ Bᵀ`` and ``dB = alpha Aᵀ dZ``, where ``dZ`` is the gradient before the
     activation, summed over the batches that repeat an operand; that of ``bias`` is the sum of the rows of

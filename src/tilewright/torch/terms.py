@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,16 @@ FROM_RESULT = {
     "tanh": aten.tanh_backward,
 }
 """The gradient before an activation, from the gradient after it and the activation's result."""
+
+FROM_SUMS = {
+    "relu": lambda dy, x: aten.threshold_backward(dy, x, 0),
+    "gelu": aten.gelu_backward,
+    "gelu_tanh": partial(aten.gelu_backward, approximate="tanh"),
+    "silu": lambda dy, x: dy * SLOPES["silu"](x) if torch.is_grad_enabled() else aten.silu_backward(dy, x),
+    "sigmoid": lambda dy, x: aten.sigmoid_backward(dy, torch.sigmoid(x)),
+    "tanh": lambda dy, x: aten.tanh_backward(dy, torch.tanh(x)),
+}
+"""The gradient before an activation, from the gradient after it and the activation's argument."""
 
 SLOPES = {
     "relu": lambda x: (x > 0).to(x.dtype),

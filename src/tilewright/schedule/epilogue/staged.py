@@ -203,7 +203,10 @@ class StagedEpilogue(DirectEpilogue):
         if not self.held:
             return
         buffer, group = j % self.buffers, values.place.work.group
-        made = [values.stored(store) for store in self.blocks] if values.loads(self.blocks) else None
+        if values.loads(
+            self.blocks
+        ):  # before the wait for a buffer; of several results, whose registers last
+            values.stored(self.blocks[0])
         if self.bulk:
             # Stores of later slices, of this tile or the one before, may still read their buffers.
             alike = [i for i in range(self.count) if i % self.buffers == buffer]
@@ -212,8 +215,8 @@ class StagedEpilogue(DirectEpilogue):
         over_ring = j == 0 and not self.roles
         if self.bulk or self.buffers == 1 or self.count % self.buffers or over_ring:
             self.meet(group)
-        for i, (store, held) in enumerate(zip(self.blocks, self.held, strict=True)):
-            tw.copy(values.stored(store) if made is None else made[i], held.tile(group, buffer))
+        for store, held in zip(self.blocks, self.held, strict=True):
+            tw.copy(values.stored(store), held.tile(group, buffer))
         if self.bulk:
             fence_async()
         self.meet(group)
