@@ -15,6 +15,8 @@ import tilewright as tw
 import tilewright.torch as tt
 from tilewright.errors import LaunchError
 from tilewright.torch import attending
+from tilewright.torch.layers import two_layers
+from tilewright.torch.terms import ACTIVATIONS
 
 f64 = torch.float64
 
@@ -362,19 +364,38 @@ def test_gemm_chain(activation: str | None) -> None:
         lambda a, b, c, p, q: act(a @ b + p) @ c + q,
         *arrays,
     )
+    if activation is not None:  # what is kept is not computed again, but for a second derivative
+
+        def call(a: Any, b: Any, c: Any, p: Any, q: Any) -> Any:
+            return two_layers(a, b, c, p, q, activation)
+
+        def like(a: Any, b: Any, c: Any, p: Any, q: Any) -> Any:
+            return act(a @ b + p) @ c + q
+
+        compare(call, like, *arrays, twice=activation == "gelu")
+        given = [one.clone().requires_grad_() for one in arrays]
+        once, kept = (torch.autograd.grad(one(*given).square().sum(), given) for one in (like, call))
+        for one, other in zip(once, kept, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-def test_gated_matmul() -> None:
-    arrays = (drawn(5, 4), drawn(4, 6), drawn(4, 6), drawn(6), drawn(6))
-    silu = torch.nn.functional.silu
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_matmul(activation: str) -> None:
+    """Gradients by one kernel for both gates, and, with ``create_graph``, by PyTorch."""
+    arrays = (drawn(2, 5, 4), drawn(4, 6), drawn(4, 6), drawn(6), drawn(6))
+    silu = ACTIVATIONS[activation]
 
     def like(a: Any, b: Any, c: Any, p: Any, q: Any) -> Any:
         return silu(a @ b + p) * (a @ c + q)
 
     def call(a: Any, b: Any, c: Any, p: Any, q: Any) -> Any:
-        return tt.gated_matmul(a, b, c, bias_b=p, bias_c=q)
+        return tt.gated_matmul(a, b, c, bias_b=p, bias_c=q, activation=activation)
 
-    compare(call, like, *arrays)
+    compare(call, like, *arrays, twice=activation == "silu")
+    given = [one.clone().requires_grad_() for one in arrays]
+    found, expected = (torch.autograd.grad(one(*given).square().sum(), given) for one in (call, like))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(call(*arrays), like(*arrays), rtol=1e-12, atol=1e-12)
 
 

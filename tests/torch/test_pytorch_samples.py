@@ -32,6 +32,12 @@ QKV = [drawn(2, 5, 8, seed=at).float() for at in range(3)]
 CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
     "matmul": (products.MATMUL, (*MATRICES, *TERMS, 0.5, 2.0, "gelu", None, "exact", None)),
     "matmul, plain": (products.MATMUL, (*MATRICES, *(None,) * 4, 1.0, None, "relu", None, "exact", None)),
+    "matmul_and_sums": (
+        products.MATMUL_AND_SUMS,
+        (*MATRICES, *TERMS[:2], drawn(3, 5, seed=2), TERMS[3], 0.5, 2.0, "silu", None, "exact", None),
+    ),
+    "column_sums": (products.COLUMN_SUMS, (drawn(3, 4),)),
+    "gate_gradients": (products.GATES, (*(drawn(3, 5, seed=at) for at in range(3)), "gelu")),
     "complex_matmul": (
         contractions.COMPLEX_MATMUL,
         (drawn(3, 4, dtype=c64), drawn(4, 5, dtype=c64), None, 1j, None, True, False, "exact", None),
@@ -49,6 +55,7 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
         ),
     ),
     "gemm_chain": (layers.GEMM_CHAIN, (*MATRICES, drawn(5, 2), None, None, "relu", "exact")),
+    "two_layers": (layers.TWO_LAYERS, (*MATRICES, drawn(5, 2), drawn(5), drawn(2), "gelu", "exact")),
     "gated_matmul": (layers.GATED_MATMUL, (*MATRICES, drawn(4, 5, seed=1), None, None, "silu")),
     "grouped_matmul": (
         layers.GROUPED_MATMUL,
@@ -66,6 +73,7 @@ def with_gradients(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(one.clone().requires_grad_() if wanted(one) else one for one in args)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the check reads that of the factor of two gates
 @pytest.mark.parametrize("name", CALLS)
 def test_opcheck(name: str) -> None:
     operation, args = CALLS[name]
@@ -76,7 +84,7 @@ def test_opcheck(name: str) -> None:
 
 def test_opcheck_of_quantised_numbers() -> None:
     codes = torch.ones(32, 8, dtype=torch.int8)
-    args = (drawn(3, 32).half(), codes, None, drawn(8).float(), None, None, None, 1.0, None, None, None, None)
+    args = (drawn(3, 32).half(), codes, None, drawn(8).float(), *(None,) * 4, 1.0, None, None, None, None)
     torch.library.opcheck(layers.SCALED_MM.overload, args)
 
 
@@ -117,6 +125,14 @@ GRAPHS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda x, w: torch.relu(x @ w.mT) @ w,
     ),
     "einsum": (lambda x, w: tt.einsum("ij,kj->ki", x, w), lambda x, w: w @ x.mT),
+    "gates": (
+        lambda x, w: tt.gated_matmul(x, w.mT, w.mT, activation="silu"),
+        lambda x, w: torch.nn.functional.silu(x @ w.mT) * (x @ w.mT),
+    ),
+    "two layers": (
+        lambda x, w: layers.two_layers(x, w.mT, w, None, None, "gelu"),
+        lambda x, w: torch.nn.functional.gelu(x @ w.mT) @ w,
+    ),
 }
 
 

@@ -102,7 +102,8 @@ def test_language_models(make: Callable[[], Any], layers: int, monkeypatch: pyte
     plain = make().eval()
     own = copy.deepcopy(plain)
     done = tt.convert(own)
-    assert len(done) == layers + 1
+    assert len(done) == layers + 2
+    [mlp] = (name for name, one in done.items() if one == "FeedForward")
     assert done["config"] == "attention"
     assert own.config._attn_implementation == "tilewright"
     assert plain.config._attn_implementation == "sdpa"
@@ -111,6 +112,8 @@ def test_language_models(make: Callable[[], Any], layers: int, monkeypatch: pyte
     check_logits(plain, own, input_ids=text)
     mask[0, :5] = 0
     check_logits(plain, own, mask.bool(), input_ids=text, attention_mask=mask)
+    own.load_state_dict(plain.state_dict())
+    plain.load_state_dict(own.state_dict())
     expected = losses(plain.train(), 10)
     for name in ("linear", "addmm", "scaled_dot_product_attention"):
 
@@ -122,6 +125,12 @@ def test_language_models(make: Callable[[], Any], layers: int, monkeypatch: pyte
     assert expected[-1] < expected[0] - 0.3
     # Roundings of f32 grow from step to step.
     assert max(abs(one - other) for one, other in zip(found, expected, strict=True)) < 1e-4
+    layers_of_mlp = [*own.get_submodule(mlp).children()]
+    one_by_one = own(input_ids=text).logits
+    seen = [layer.register_forward_hook(lambda *_: called.append(1)) for layer in layers_of_mlp]
+    called = list[int]()
+    torch.testing.assert_close(own(input_ids=text).logits, one_by_one, rtol=1e-5, atol=1e-5)
+    assert len(called) == len(seen)  # layers with hooks are called
 
 
 @pytest.mark.parametrize("weights", ["f8e4m3", "f8e4m3_blocks", "i4", "nf4"])
@@ -151,6 +160,7 @@ def test_vision_transformer() -> None:
     own = copy.deepcopy(plain)
     done = tt.convert(own)
     assert sum(one == "Linear" for one in done.values()) == 7
+    assert sum(one == "FeedForward" for one in done.values()) == 1
     assert {why.split()[-1] for why in done.left.values()} == {"ViTEmbeddings", "LayerNorm", "Conv2d"}
     images = torch.randn(3, 3, 16, 16)
     check_logits(plain, own, pixel_values=images)
@@ -166,6 +176,6 @@ def test_vision_transformer() -> None:
 def test_attention_of_a_model_can_be_left() -> None:
     model = llama()
     done = tt.convert(model, weights="i8", only=lambda name, _: "mlp" in name, attention=False)
-    assert [*done.values()] == ["QuantizedLinear"] * 3
+    assert [*done.values()] == ["QuantizedLinear"] * 3 + ["FeedForward"]
     assert done.left["lm_head"] == "left out by only="
     assert model.config._attn_implementation == "sdpa"

@@ -425,3 +425,34 @@ def attention(
     words = Words(causal, *of_words, dropout, seed, offset, scale)
     out, lse = ATTENTION(q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, k_pages, *words)
     return (out, lse) if return_lse else out
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return attention as models of `transformers` call it: (B, M, H, E), and no weights.
+
+    A mask is True for the keys that a query sees, or numbers that are added to the scores.  Without a mask,
+    several queries of a causal model are the first ones of as many keys, and a single query sees all keys.
+    """
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    words: dict[str, Any] = {"dropout": dropout, "scale": scaling, "soft_cap": softcap, "sinks": s_aux}
+    words["causal"] = bool(is_causal and attention_mask is None and query.shape[2] > 1)
+    bias = attention_mask
+    if bias is not None and bias.dtype == torch.bool:
+        bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, -math.inf)
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    out = attention(query, key, value, bias=bias, **words)
+    return out.transpose(1, 2), None

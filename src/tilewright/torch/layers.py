@@ -15,8 +15,14 @@ from tilewright.ops import grouped as of_groups
 from tilewright.ops import scaled as of_scaled
 from tilewright.packing import NF4
 from tilewright.runtime.packed_arrays import packed as packed_array
-from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b, matmul
-from tilewright.torch.registry import Operation, direct, recorded
+from tilewright.torch.products import (
+    MATMUL_AND_SUMS,
+    column_sums,
+    gradient_of_a,
+    gradient_of_b,
+    matmul,
+)
+from tilewright.torch.registry import Operation, direct, recorded, wants_gradient
 from tilewright.torch.terms import (
     activated,
     finished,
@@ -45,14 +51,17 @@ class ChainGradient(torch.autograd.Function):
         ctx.save_for_backward(a, b, c, bias_b)
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+    def backward(ctx: Any, dy: torch.Tensor, *_: Any) -> Any:
         """Return the gradients, by products; one of them multiplies by the activation's derivative."""
-        (a, b, c, bias_b), (activation, precision) = ctx.saved_tensors, ctx.words
+        (a, b, c, bias_b, *kept), (activation, precision) = ctx.saved_tensors, ctx.words
         needs, words = ctx.needs_input_grad, {"precision": precision}
-        sums = matmul(a, b, bias=bias_b, **words)
+        if kept and not torch.is_grad_enabled():
+            sums, hidden = kept
+        else:
+            sums = matmul(a, b, bias=bias_b, **words)
+            hidden = sums if activation is None or not needs[2] else activated(activation, sums)
         d_sums = d_a = d_b = d_c = None
         if needs[2]:
-            hidden = sums if activation is None else activated(activation, sums)
             d_c = gradient_of_b(dy, hidden, c, **words)
         if needs[0] or needs[1] or needs[3]:
             late = {} if activation is None else {"multiply": sums, "derivative": activation}
@@ -113,6 +122,79 @@ def gemm_chain(
     return GEMM_CHAIN(a, b, c, bias_b, bias_c, activation, precision)
 
 
+class LayersGradient(ChainGradient):
+    """The function of `ChainGradient`, which keeps what lies between the products."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Compute ``y``, the argument of the activation, and its value."""
+        return TWO_LAYERS.inside(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep the operands of both products, and the argument of the activation."""
+        a, b, c, bias_b, _, *ctx.words = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(a, b, c, bias_b, *output[1:])
+
+
+def _run_layers(
+    a: Any, b: Any, c: Any, bias_b: Any, bias_c: Any, activation: str, precision: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    words = (1.0, None, activation, None, precision, None)
+    hidden, sums = MATMUL_AND_SUMS.run(a, b, None, bias_b, None, None, *words)
+    return matmul(hidden, c, bias=bias_c, precision=precision), sums, hidden
+
+
+TWO_LAYERS = Operation(
+    "two_layers(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation, str precision) "
+    "-> (Tensor, Tensor, Tensor)",
+    _run_layers,
+    lambda a, b, c, *words: tuple(
+        a.new_empty((*product_shape(a, b)[:-1], n)) for n in (c.shape[-1], b.shape[-1], b.shape[-1])
+    ),
+    partial(recorded, LayersGradient),
+    cast=range(5),
+)
+
+
+def two_layers(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    bias_b: torch.Tensor | None,
+    bias_c: torch.Tensor | None,
+    activation: str,
+    precision: str = "exact",
+) -> torch.Tensor:
+    """``activation(a @ b + bias_b) @ c + bias_c`` by two kernels, with gradients.
+
+    Both results of the first product are kept for them, so that nothing is computed again.  The kernel of the
+    second product's gradient multiplies by the activation's derivative.
+
+    Args:
+        a: tensor (..., K).
+        b: tensor (K, N).
+        c: tensor (N, P).
+        bias_b: tensor (N,), or None.
+        bias_c: tensor (P,), or None.
+        activation: as in `matmul`.
+        precision: as in `matmul`.
+
+    Example:
+        >>> a = torch.tensor([[1.0, -2.0]], requires_grad=True)
+        >>> two_layers(a, torch.eye(2), torch.ones(2, 1), None, None, "relu").backward()
+        >>> a.grad.tolist()
+        [[1.0, 0.0]]
+    """
+    if wants_gradient((a, b, c, bias_b, bias_c)):
+        made: torch.Tensor = TWO_LAYERS(a, b, c, bias_b, bias_c, activation, precision)[0]
+        return made
+    hidden = matmul(a, b, bias=bias_b, activation=activation, precision=precision)
+    return matmul(hidden, c, bias=bias_c, precision=precision)
+
+
 GATED_MATMUL = Operation(
     "gated_matmul(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation) -> Tensor",
     lambda a, b, c, bias_b, bias_c, activation: of_gates.gated_matmul(
@@ -122,8 +204,8 @@ GATED_MATMUL = Operation(
         product_shape(a, b),
         dtype=a.dtype if a.dtype == torch.float64 else scaled_like("gated_matmul", None, a, b),
     ),
-    lambda a, b, c, bias_b, bias_c, activation: (
-        matmul(a, b, bias=bias_b, activation=activation) * matmul(a, c, bias=bias_c)
+    lambda a, b, c, bias_b, bias_c, activation: matmul(
+        a, b, bias=bias_b, activation=activation, multiply=matmul(a, c, bias=bias_c)
     ),
     cast=range(5),
 )
@@ -141,7 +223,7 @@ def gated_matmul(
 ) -> torch.Tensor:
     """``activation(a @ b + bias_b) * (a @ c + bias_c)``, with gradients.
 
-    One kernel computes it.  If a gradient is wanted, two products and PyTorch's multiplication do.
+    One kernel computes it.  If a gradient is wanted, two do, and one computes the gradients of both gates.
 
     Args:
         a: tensor (..., M, K).
@@ -314,6 +396,7 @@ def _run_scaled(
     scale_b: Any,
     zero_b: Any,
     bias: Any,
+    multiply: Any,
     residual: Any,
     factor: float,
     group: int | None,
@@ -321,7 +404,7 @@ def _run_scaled(
     activation: str | None,
     out_dtype: torch.dtype | None,
 ) -> Any:
-    given = present(scale_b=scale_b, zero_b=zero_b, bias=bias, residual=residual)
+    given = present(scale_b=scale_b, zero_b=zero_b, bias=bias, multiply=multiply, residual=residual)
     given["scale_a"] = scale_a if scale_a is not None else factor if factor != 1 else None
     words: dict[str, Any] = {
         "group": group,
@@ -341,7 +424,8 @@ def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
 
 SCALED_MM = Operation(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? zero_b, Tensor? bias, Tensor? "
-    "residual, float factor, int? group, str? packed, str? activation, ScalarType? out_dtype) -> Tensor",
+    "multiply, Tensor? residual, float factor, int? group, str? packed, str? activation, ScalarType? "
+    "out_dtype) -> Tensor",
     _run_scaled,
     _fake_scaled,
     refusal="products of quantised numbers have no gradients; nearest legal choice: detach(), or "
@@ -361,10 +445,11 @@ def scaled_mm(
     packed: str | None = None,
     bias: torch.Tensor | None = None,
     activation: str | None = None,
+    multiply: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """``activation(scale_a * (a @ b) * scale_b + bias) + residual`` of quantised numbers, without gradients.
+    """``activation(scale_a * (a @ b) * scale_b + bias) * multiply + residual`` of quantised numbers.
 
     Args:
         a: tensor (..., M, K) of float32, float16, bfloat16, fp8 or int8.
@@ -377,6 +462,7 @@ def scaled_mm(
             two codes of `tilewright.NF4`.
         bias: tensor (N,).
         activation: as in `matmul`.
+        multiply: tensor that is broadcast to the result.
         residual: tensor that is broadcast to the result.
         out_dtype: dtype of the result; default: as in `tilewright.scaled_mm`.
 
@@ -399,7 +485,9 @@ def scaled_mm(
     if factor != 1 and scales[0] is not None:
         scales[0] = scales[0] * factor
         factor = 1.0
-    return SCALED_MM(*(a, b, *scales, zero_b, bias, residual), factor, group, packed, activation, out_dtype)
+    return SCALED_MM(
+        *(a, b, *scales, zero_b, bias, multiply, residual), factor, group, packed, activation, out_dtype
+    )
 
 
 # ---------------------------------------------------------------- images from columns

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import operator
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.fx
 from torch import nn
 
 from tilewright.errors import LaunchError
 from tilewright.packing import NF4
-from tilewright.torch.attending import attention
-from tilewright.torch.layers import gated_matmul, scaled_mm
+from tilewright.torch.attending import attend, attention
+from tilewright.torch.layers import gated_matmul, scaled_mm, two_layers
 from tilewright.torch.products import linear, matmul
+from tilewright.torch.terms import activation_of
 
 # ---------------------------------------------------------------- layers with gradients
 
@@ -277,11 +279,20 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K) of f32, f16 or bf16."""
+        return self.product(x)
+
+    def product(self, x: torch.Tensor, **terms: Any) -> torch.Tensor:
+        """Return the layer of a tensor (..., K), with terms after the product.
+
+        Args:
+            x: the tensor.
+            terms: arguments of `scaled_mm`, such as ``activation`` and ``multiply``.
+        """
         held = self._buffers  # reading an attribute of a module takes longer
         codes, scales, bias = held["codes"], held["scales"], held["bias"]
         assert codes is not None
         assert scales is not None
-        words: dict[str, Any] = {"scale_b": scales if scales.dim() == 1 else scales.mT, "out_dtype": x.dtype}
+        words = {"scale_b": scales if scales.dim() == 1 else scales.mT, "out_dtype": x.dtype, **terms}
         if bias is not None:
             words["bias"] = bias
         if self.group is not None:
@@ -361,6 +372,182 @@ def _of_blocks(scales: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return scales.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
 
 
+HOOKS = (
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+)
+"""Hooks that a quantised layer takes over: it has no gradients, and other tensors in its state dict."""
+
+
+def _with_class(layer: nn.Module, new: Any, **words: Any) -> nn.Module:
+    """A layer of another class with the same parameters, hooks and mode."""
+    made: nn.Module = new.__new__(new)
+    nn.Module.__init__(made)
+    made.__dict__.update(layer.__dict__, **words)
+    return made
+
+
+# ---------------------------------------------------------------- layers that follow each other
+
+
+class WholeLayers(torch.fx.Tracer):
+    """Traces a module, but not its layers."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Every layer is one call."""
+        return True
+
+
+class Order(NamedTuple):
+    """Names of the layers of ``after(second(activation(first(x)) * up(x)))``.
+
+    Args:
+        first: a product.
+        activation: the module of the activation.
+        up: a product; None: there is no factor.
+        second: a product.
+        after: the modules that follow, such as dropout.
+    """
+
+    first: str
+    activation: str
+    up: str | None
+    second: str
+    after: tuple[str, ...]
+
+    @staticmethod
+    def of(module: nn.Module) -> Order | None:
+        """The order of a module's layers, from its graph; None if it computes anything else."""
+        try:
+            graph = WholeLayers().trace(module)
+        except Exception:  # noqa: BLE001
+            return None  # the graph depends on values
+        *inputs, end = (one for one in graph.nodes if one.op in ("placeholder", "output"))
+
+        def walked(node: Any) -> tuple[list[str], Any]:
+            """The layers before a node, the last one first, and what the first of them reads."""
+            names = list[str]()
+            while isinstance(node, torch.fx.Node) and node.op == "call_module" and len(node.users) == 1:
+                if len(node.args) != 1 or node.kwargs or node.target not in module._modules:
+                    break
+                names.append(node.target)
+                node = node.args[0]
+            return names, node
+
+        (found, start), up = walked(end.args[0]), None
+        if isinstance(start, torch.fx.Node) and start.target is operator.mul and len(start.users) == 1:
+            sides = [walked(one) for one in start.args]
+            (inner, first), (outer, second) = sorted(sides, key=lambda side: -len(side[0]))
+            if (len(inner), len(outer)) == (2, 1) and first is second:
+                found, start, up = found + inner, first, outer[0]
+        calls = len(found) + 2 * (up is not None)
+        if [start] != inputs or len(found) < 3 or len(graph.nodes) != calls + 2:
+            return None
+        if len({*found, up}) != len(found) + 1:
+            return None  # a layer is called twice
+        *after, last, activation, first_one = found
+        return Order(first_one, activation, up, last, tuple(reversed(after)))
+
+
+PRODUCTS = (Linear, Conv1D, QuantizedLinear)
+"""The layers that `FeedForward` multiplies by itself."""
+
+OBSERVERS = (*HOOKS, "_backward_hooks", "_backward_pre_hooks")
+"""Hooks of a layer."""
+
+
+def _product(layer: Any, x: torch.Tensor, **terms: Any) -> torch.Tensor:
+    """The product of one of `PRODUCTS`, with an activation, and a factor after it."""
+    if isinstance(layer, QuantizedLinear):
+        return layer.product(x, **terms)
+    precision = getattr(layer, "precision", "exact")
+    return matmul(x, _turned(layer), bias=layer.bias, precision=precision, **terms)
+
+
+def _turned(layer: Any) -> torch.Tensor:
+    """The weight (K, N) of a layer."""
+    made: torch.Tensor = layer.weight if isinstance(layer, Conv1D) else layer.weight.mT
+    return made
+
+
+class FeedForward(nn.Module):
+    """A module of a model whose layers are ``after(second(activation(first(x)) * up(x)))``, by few kernels.
+
+    `convert` puts it in place of modules with this order, such as the MLP of GPT-2 or Llama in
+    `transformers`; ``up`` and ``after`` may be missing.  It has the same layers under the same names, and the
+    same state dict.  If one of its layers was replaced or has hooks, it calls them one after the other.
+
+    Example:
+        >>> class Mlp(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+        ...         self.act = torch.nn.GELU()
+        ...     def forward(self, x):
+        ...         return self.down(self.act(self.up(x)))
+        >>> model = torch.nn.Sequential(Mlp())
+        >>> convert(model)
+        {'0.up': 'Linear', '0.down': 'Linear', '0': 'FeedForward'}
+    """
+
+    order: Order
+    function: str
+    whole: type[nn.Module]
+
+    def is_plain(self) -> bool:
+        """Whether nothing observes the layers, and all are such as `convert` made."""
+        order, layers = self.order, self._modules
+        products = [layers[name] for name in (order.first, order.up, order.second) if name is not None]
+        known = all(
+            type(one) in PRODUCTS
+            and getattr(one, "activation", None) is None
+            and "forward" not in one.__dict__
+            for one in products
+        )
+        observed = (getattr(one, name) for one in (*products, layers[order.activation]) for name in OBSERVERS)
+        return known and not any(observed) and not torch.nn.modules.module._has_any_global_hook()
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the layers of a tensor (..., K)."""
+        if not self.is_plain():
+            made: torch.Tensor = self.whole.forward(self, *args, **kwargs)
+            return made
+        [x], order, function = (*args, *kwargs.values()), self.order, self.function
+        layers: dict[str | None, Any] = {None: None, **self._modules}
+        first, up, second = layers[order.first], layers[order.up], layers[order.second]
+        held = [one for one in (first, up, second) if one is not None]
+        shared = {getattr(one, "precision", "exact") for one in held}
+        is_plain = len(shared) == 1 and not any(isinstance(one, QuantizedLinear) for one in held)
+        if up is None and is_plain:
+            words = (first.bias, second.bias, function, shared.pop())
+            y = two_layers(x, _turned(first), _turned(second), *words)
+        elif is_plain and shared == {"exact"}:
+            biases = {"bias_b": first.bias, "bias_c": up.bias}
+            y = _product(second, gated_matmul(x, _turned(first), _turned(up), activation=function, **biases))
+        else:
+            hidden = _product(first, x, activation=function)
+            hidden = hidden if up is None else _product(up, x, multiply=hidden)
+            y = _product(second, hidden)
+        for name in order.after:
+            y = layers[name](y)
+        return y
+
+
+def _as_feed_forward(module: nn.Module) -> FeedForward | None:
+    """The module with its layers in few kernels; None if its graph is another one."""
+    is_own = type(module).__module__ == __name__ or isinstance(module, nn.Sequential)
+    if is_own or "forward" in module.__dict__ or sum(type(one) in PRODUCTS for one in module.children()) < 2:
+        return None
+    order = Order.of(module)
+    if order is None:
+        return None
+    function = activation_of(module.get_submodule(order.activation))
+    words = {"order": order, "function": function, "whole": type(module)}
+    made = _with_class(module, FeedForward, **words)
+    assert isinstance(made, FeedForward)
+    return made if function is not None and made.is_plain() else None
+
+
 # ---------------------------------------------------------------- models
 
 TRANSFORMERS = "modeling_utils", "masking_utils", "pytorch_utils"
@@ -368,37 +555,6 @@ TRANSFORMERS = "modeling_utils", "masking_utils", "pytorch_utils"
 
 OF_LIBRARY = "tilewright"
 """The name of this library's attention in the configuration of a model of `transformers`."""
-
-
-def _attend(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    position_bias: torch.Tensor | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention as models of `transformers` call it, which returns (B, M, H, E), and no weights.
-
-    A mask is True for the keys that a query sees, or numbers that are added to the scores.  Without a mask,
-    several queries of a causal model are the first ones of as many keys, and a single query sees all keys.
-    """
-    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    words: dict[str, Any] = {"dropout": dropout, "scale": scaling, "soft_cap": softcap, "sinks": s_aux}
-    words["causal"] = bool(is_causal and attention_mask is None and query.shape[2] > 1)
-    bias = attention_mask
-    if bias is not None and bias.dtype == torch.bool:
-        bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, -math.inf)
-    if position_bias is not None:
-        bias = position_bias if bias is None else bias + position_bias
-    out = attention(query, key, value, bias=bias, **words)
-    return out.transpose(1, 2), None
 
 
 class Replacements(dict[str, str]):
@@ -420,12 +576,6 @@ class Replacements(dict[str, str]):
 
 QUANTIZED_FROM = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of the weights that `convert` quantises: products with codes have no others."""
-
-HOOKS = (
-    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-)
-"""Hooks that a quantised layer takes over: it has no gradients, and other tensors in its state dict."""
 
 
 def _refusal(layer: nn.Module, weights: str, group: int) -> str:
@@ -451,6 +601,7 @@ def convert(
 ) -> Replacements:
     """Replace the layers of a model by those of the library, in place.
 
+    Modules that are two products around an activation, or a gate, become a `FeedForward`, of fewer kernels.
     Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
     ``weights`` a `QuantizedLinear`.  `torch.nn.TransformerEncoderLayer` then calls its layers in inference
     too, where it would multiply by their weights itself, and `torch.nn.TransformerEncoder` passes padded
@@ -519,12 +670,22 @@ def convert(
             done[whole] = type(made[layer]).__name__
             if isinstance(parent, nn.TransformerEncoderLayer):
                 parent.activation_relu_or_gelu = 0  # else it reads the weights of its layers
+    for path, parent in list(model.named_modules(remove_duplicate=False)):
+        for name, module in list(parent._modules.items()):
+            whole = f"{path}.{name}" if path else name
+            if module is None or (only is not None and not only(whole, module)):
+                continue
+            together = made.get(module) or _as_feed_forward(module)
+            if together is not None and together is not module:
+                made[module] = together
+                setattr(parent, name, together)
+                done[whole] = type(together).__name__
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             bypassed = [getattr(one, "activation_relu_or_gelu", 0) for one in module.layers]
             module.use_nested_tensor = module.use_nested_tensor and all(bypassed)
     if attention and models is not None and masks is not None and isinstance(model, models.PreTrainedModel):
-        models.AttentionInterface.register(OF_LIBRARY, _attend)
+        models.AttentionInterface.register(OF_LIBRARY, attend)
         masks.AttentionMaskInterface.register(OF_LIBRARY, masks.sdpa_mask)
         config: Any = model.config
         model.set_attn_implementation(OF_LIBRARY)

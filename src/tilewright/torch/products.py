@@ -16,7 +16,9 @@ import torch
 from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import LaunchError
 from tilewright.lang.dataflow.loops import tiles
+from tilewright.lang.functions import derivative as slope
 from tilewright.ops import matmul as of_matmul
+from tilewright.ops.ending import ACTIVATIONS as OF_KERNELS
 from tilewright.ops.wanted import check_derivative
 from tilewright.runtime.kernel import kernel
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
@@ -76,6 +78,33 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
     flat = rows if rows.dim() == 2 else rows.flatten(0, -2) if rows.dim() > 2 else rows[None]
     made: torch.Tensor = COLUMN_SUMS(flat)
     return made
+
+
+@kernel(D="M N", S="M N", Y="M N", of_S="M N", of_Y="M N")
+def _gates(D: Any, S: Any, Y: Any, of_S: Any, of_Y: Any, *, activation: str, number: DType) -> None:
+    for m, n in tiles(of_S):
+        dy, sums = D[m, n].to(number), S[m, n].to(number)
+        of_S[m, n] = dy * Y[m, n].to(number) * slope(activation, sums)
+        of_Y[m, n] = dy * OF_KERNELS[activation](sums)
+
+
+def _run_gates(dy: Any, sums: Any, multiply: Any, activation: str) -> Any:
+    made = torch.empty_like(sums), torch.empty_like(multiply)
+    number = f64 if torch.float64 in (dy.dtype, multiply.dtype) else f32
+    flat = (one.reshape(-1, one.shape[-1]) for one in (dy, sums, multiply))
+    results = (one.view(-1, one.shape[-1]) for one in made)
+    _gates.bind(activation=activation, number=number)(*flat, *results)
+    return made
+
+
+GATES = Operation(
+    "gate_gradients(Tensor dy, Tensor sums, Tensor multiply, str activation) -> (Tensor, Tensor)",
+    _run_gates,
+    lambda dy, sums, multiply, activation: (torch.empty_like(sums), torch.empty_like(multiply)),
+    refusal="the kernel of a gate's gradients has no gradients; nearest legal choice: matmul(multiply=), and "
+    "torch.autograd.grad(create_graph=True)",
+)
+"""Gradients of ``activation(sums) * multiply`` in one kernel; tensors of one shape, contiguous but ``dy``."""
 
 
 def gradient_of_a(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -181,7 +210,12 @@ class MatmulGradient(torch.autograd.Function):
         dz = d_sums
         if dy is not None:
             after = dy
-            if multiply is not None:
+            in_one = multiply is not None and ctx.factor is not None and activation is not None
+            in_one = in_one and not torch.is_grad_enabled() and multiply.shape == kept.shape and dy.dim() > 0
+            if in_one and multiply.is_contiguous():
+                after, d_multiply = GATES(dy, kept, multiply, activation)
+                activation = None
+            elif multiply is not None:
                 if ctx.factor is not None:
                     value = kept if activation is None else activated(activation, kept)
                     d_multiply = (dy * value).sum_to_size(ctx.factor[0]).to(ctx.factor[1])
@@ -355,7 +389,7 @@ ARGUMENTS = (
     "float? beta, str? activation, str? derivative, str precision, ScalarType? out_dtype)"
 )
 
-MATMUL = Operation(
+MATMUL: Operation = Operation(
     f"matmul{ARGUMENTS} -> Tensor",
     _run_matmul,
     _like_product,
@@ -367,10 +401,10 @@ MATMUL = Operation(
 
 def _run_matmul_and_sums(*args: Any) -> Any:
     sums = _like_product(*args)
-    return _run_matmul(*args, sums), sums
+    return partial(_run_matmul, sums=sums)(*args), sums
 
 
-MATMUL_AND_SUMS = Operation(
+MATMUL_AND_SUMS: Operation = Operation(
     f"matmul_and_sums{ARGUMENTS} -> (Tensor, Tensor)",
     _run_matmul_and_sums,
     lambda *args: (_like_product(*args), _like_product(*args)),

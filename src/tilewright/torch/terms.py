@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,7 @@ FROM_RESULT = {
 }
 """The gradient before an activation, from the gradient after it and the activation's result."""
 
-FROM_SUMS = {
+FROM_SUMS: dict[str, Callable[..., Any]] = {
     "relu": lambda dy, x: aten.threshold_backward(dy, x, 0),
     "gelu": aten.gelu_backward,
     "gelu_tanh": partial(aten.gelu_backward, approximate="tanh"),
@@ -45,7 +46,7 @@ FROM_SUMS = {
 }
 """The gradient before an activation, from the gradient after it and the activation's argument."""
 
-SLOPES = {
+SLOPES: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: (x > 0).to(x.dtype),
     "gelu": lambda x: aten.gelu_backward(torch.ones_like(x), x),
     "gelu_tanh": lambda x: aten.gelu_backward(torch.ones_like(x), x, approximate="tanh"),
@@ -69,6 +70,39 @@ def activated(name: str, x: torch.Tensor) -> torch.Tensor:
     if name not in ACTIVATIONS:
         check_words(Wanted(activation=name))
     return ACTIVATIONS[name](x)
+
+
+ACTIVATION_MODULES: dict[type, Callable[[Any], str | None]] = {
+    torch.nn.ReLU: lambda layer: "relu",
+    torch.nn.GELU: lambda layer: {"none": "gelu", "tanh": "gelu_tanh"}.get(layer.approximate),
+    torch.nn.SiLU: lambda layer: "silu",
+    torch.nn.Sigmoid: lambda layer: "sigmoid",
+    torch.nn.Tanh: lambda layer: "tanh",
+}
+"""The name of the activation that a module of PyTorch computes."""
+
+
+def activation_of(layer: torch.nn.Module) -> str | None:
+    """Return the name of the activation that a module computes; None: it is unknown.
+
+    Modules of `transformers` are known by their values: each is a function of an element.
+
+    Args:
+        layer: the module.
+
+    Example:
+        >>> activation_of(torch.nn.GELU(approximate="tanh")), activation_of(torch.nn.ELU())
+        ('gelu_tanh', None)
+    """
+    if type(layer) in ACTIVATION_MODULES:
+        return ACTIVATION_MODULES[type(layer)](layer)
+    if type(layer).__module__ != "transformers.activations" or layer._parameters:
+        return None
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64, device="cpu")
+    with torch.no_grad():
+        y = layer(x)
+    near = (name for name, one in ACTIVATIONS.items() if bool(((y - one(x)).abs() <= 1e-12).all()))
+    return next(near, None)
 
 
 def finished(
