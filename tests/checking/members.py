@@ -375,6 +375,28 @@ def _several_loops() -> Member:
     return Member(under(several_loops, schedules), like | {"D": spec("f32", M, N)}, want)
 
 
+@tw.kernel(A="M K", B="N K", P="R K", Q="N R", D="M N")
+def inner_products(A, B, P, Q, D):
+    """The product of A and P is an operand of another one."""
+    for m, n in tw.tiles(D):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            low += A[m, k] @ P[:, k].T
+        D[m, n] = acc + (0.75 * low).to(A.dtype) @ Q[n].T
+
+
+def _inner_products() -> Member:
+    like = {"A": spec("f16", M, K), "B": spec("f16", N, K), "P": spec("f16", 24, K), "Q": spec("f16", N, 24)}
+    whole = {name: replace(one, width=32) for name, one in PARTITIONS.items() if name not in SPLIT}
+    schedules = whole | {"registers": replace(SYNC, staging="registers", stages=1, width=32)}
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        return {"D": x["A"] @ x["B"].T + residue(0.75) * ((x["A"] @ x["P"].T) @ x["Q"].T)}
+
+    return Member(under(inner_products, schedules), like | {"D": spec("f32", M, N)}, want)
+
+
 def _row_sums() -> Member:
     like = {"A": spec("f16", M, K), "B": spec("f16", N, K), "D": spec("f32", M, N)}
     whole = {name: one for name, one in PARTITIONS.items() if name not in SPLIT}
@@ -404,6 +426,7 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "einsum of 5-D": lambda: _contraction("aibk,kj->abij", (2, 3, 24, 24), (24, 40)),
     "several loops": _several_loops,
     "row sums": _row_sums,
+    "inner products": _inner_products,
     "chain": chain,
     "attention": lambda: attention(causal=False),
     "causal attention": lambda: attention(causal=True),

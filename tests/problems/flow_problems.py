@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.errors import ScheduleError
+from tilewright.schedule.inner import inner_unit
 from tilewright.schedule.schedule import Schedule
 
 from .partitions import PARTITIONS
@@ -89,7 +91,68 @@ def centred(X, W, T, B, Y, total):
         total[m] = row
 
 
+@tw.kernel(X="M K", W="N K", A="R K", B="N R", Y="M N", s=tw.f32)
+def low_rank(X, W, A, B, Y, s):
+    for m, n in tw.tiles(Y):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            low += X[m, k] @ A[:, k].T
+        Y[m, n] = acc + (s * low).to(X.dtype) @ B[n].T
+
+
+@tw.kernel(X="M K", W="N K", A="R K", B="N R", Y="M N", s=tw.f32)
+def low_rank_after(X, W, A, B, Y, s):
+    """The scale after the second product: two accumulators."""
+    for m, n in tw.tiles(Y):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            low += X[m, k] @ A[:, k].T
+        Y[m, n] = tw.relu(acc + s * (low.to(X.dtype) @ B[n].T))
+
+
+@tw.kernel(X="K N", W="M K", A="R K", B="M R", Y="M N", s=tw.f32)
+def low_rank_right(X, W, A, B, Y, s):
+    """The inner product is the right operand."""
+    for m, n in tw.tiles(Y):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(X.shape[0]):
+            acc += W[m, k] @ X[k, n]
+            low += A[:, k] @ X[k, n]
+        Y[m, n] = acc + B[m] @ (s * low).to(X.dtype)
+
+
+@tw.kernel(X="M K", W="N K", G="N K", A="R K", B="N R", C="Q K", D="N Q", Y="M N")
+def low_rank_pair(X, W, G, A, B, C, D, Y):
+    """Two totals, each with an inner product of its own, and a function that maps 0 to another number."""
+    for m, n in tw.tiles(Y):
+        up, gate, low, lower = tw.zeros(), tw.zeros(), tw.zeros(), tw.zeros()
+        for k in tw.steps(X.shape[1]):
+            up += X[m, k] @ W[n, k].T
+            gate += X[m, k] @ G[n, k].T
+            low += X[m, k] @ A[:, k].T
+            lower += X[m, k] @ C[:, k].T
+        up -= tw.relu(low + 1).to(X.dtype) @ B[n].T
+        Y[m, n] = tw.maximum(up, gate + lower.to(X.dtype) @ D[n].T)
+
+
+@tw.kernel(Z="M Q", X="M K", W="N K", A="R Q", B="N R", Y="M N")
+def low_rank_apart(Z, X, W, A, B, Y):
+    """The inner product has operands and a loop of its own, and is transposed."""
+    for m, n in tw.tiles(Y):
+        acc, low = tw.zeros(), tw.zeros()
+        for q in tw.steps(Z.shape[1]):
+            low += A[:, q] @ Z[m, q].T
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+        Y[m, n] = acc + low.T.to(X.dtype) @ B[n].T
+
+
 LOOPS = {one.__name__: one for one in (adapted, three, gated)}
+INNER = {
+    one.__name__: one for one in (low_rank, low_rank_after, low_rank_right, low_rank_pair, low_rank_apart)
+}
 ROWS = {one.__name__: one for one in (normalised, centred)}
 EXACT_INTEGERS = ("three",)
 """Kernels whose sums of integers are stored as they are."""
@@ -103,6 +166,11 @@ def several_loops(number: int, target: str) -> str:
 def row_sums(number: int, target: str) -> str:
     """Compute a random kernel with sums of rows; see `_carried_out`."""
     return _carried_out(number, target, ROWS)
+
+
+def inner_products(number: int, target: str) -> str:
+    """Compute a random kernel with a product of a product; see `_carried_out`."""
+    return _carried_out(number, target, INNER)
 
 
 def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
@@ -124,7 +192,17 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
     names = ("M", "N", "K", "R", "L")
     sizes = dict(zip(names, extents(terms, rng, LARGEST[target], 5, 16 if aligned else None), strict=True))
     sizes["R"], sizes["L"] = (int(rng.choice((0, 1, sizes[dim] // 2, sizes[dim]))) for dim in "RL")
+    sizes["Q"] = sizes["L"]
     schedule = _schedule(draw, kind, target, aligned=aligned)
+    if kernels is INNER:
+        sizes["R"], sizes["Q"] = (min(sizes[dim], int(rng.integers(65))) for dim in "RQ")
+        if name == "low_rank_apart":
+            sizes["Q"] = sizes["L"]
+        if schedule is not None:
+            unit = inner_unit(schedule)
+            width = max(-(-max(sizes["R"], sizes["Q"]) // unit), 1) * unit
+            swapped = name == "low_rank_right"
+            schedule = replace(schedule, width=width, promote=0, split_k=1, swap_ab=swapped)
     if schedule is not None and kernels is ROWS:  # a block has all of K, and shares store no single rows
         without = schedule.is_split or schedule.along_k > 1 or (schedule.balanced and name == "centred")
         schedule = None if without else schedule
@@ -137,7 +215,8 @@ def _carried_out(number: int, target: str, kernels: dict[str, Any]) -> str:
             layouts[parameter.name] = draw.choice(("row", "row", "column"))
             shape = [sizes[dim] for dim in parameter.dims]
             arrays[parameter.name] = _array(rng, shape, dtype, layouts[parameter.name], stored=stored)
-    numbers = {"s": float(rng.uniform(-2, 2))} if name in ("adapted", "gated") else {}
+    has_scale = "s" in [one.name for one in kernel.program.parameters]
+    numbers = {"s": float(rng.uniform(-2, 2))} if has_scale else {}
     given = {one: array.copy() for one, array in arrays.items()}
     there = {one: Placed(array, target) for one, array in arrays.items()}
     about = f"{name}, {kind}, {sizes}, {layouts}, {'chosen' if schedule is None else schedule}"

@@ -55,6 +55,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "windows": window_problems.carried_out,
     "several loops": flow_problems.several_loops,
     "sums of rows": flow_problems.row_sums,
+    "products of products": flow_problems.inner_products,
     "flows without a product": elementwise_problems.carried_out,
     "reductions without a product": elementwise_problems.reduced,
     "prefix sums": elementwise_problems.scanned,

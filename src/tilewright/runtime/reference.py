@@ -342,7 +342,17 @@ class PreparedReference:
         found = None if flow is None else StepDependence.of(flow, given, {**sizes, **numbers})
         if found is None:
             return report
-        return replace(report, findings=(*report.findings, _of_steps(found, kernel)))
+        name, (whole, cut), (one, other) = found.store.operand.name, found.lengths, found.values
+        writers = (op for op in kernel.walk() if any(value.buffer.name == name for value in op.written))
+        op = replace(next(writers), location=found.store.location)
+        reason = (
+            f"{name}[{', '.join(map(str, found.index))}] is {one:.9g} in steps of {whole} elements, and "
+            f"{other:.9g} in steps of {cut}: what a step stores must follow from its elements and from a "
+            "state that has those of all earlier steps"
+        )
+        access = Access("write", op, "", (), -1, None)
+        of_steps = Finding(Kind.STEPS, name, "global", found.index, 0, access, None, reason, found.count)
+        return replace(report, findings=(*report.findings, of_steps))
 
     def residues(
         self, arguments: Sequence[Any], seed: int, given: Mapping[str, Any], ring: Ring
@@ -365,20 +375,6 @@ class PreparedReference:
             elif parameter.kind == "scalar":
                 numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
         return arrays, numbers
-
-
-def _of_steps(found: StepDependence, kernel: Kernel) -> Finding:
-    """Return the finding of a result that depends on the length of a step."""
-    name, (whole, cut), (one, other) = found.store.operand.name, found.lengths, found.values
-    index = ", ".join(map(str, found.index))
-    writers = (op for op in kernel.walk() if any(value.buffer.name == name for value in op.written))
-    op = replace(next(writers), location=found.store.location)
-    reason = (
-        f"{name}[{index}] is {one:.9g} in steps of {whole} elements, and {other:.9g} in steps of {cut}: what "
-        "a step stores must follow from its elements and from a state that has those of all earlier steps"
-    )
-    access = Access("write", op, "", (), -1, None)
-    return Finding(Kind.STEPS, name, "global", found.index, 0, access, None, reason, found.count)
 
 
 def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset[str]:

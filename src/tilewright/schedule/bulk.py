@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd
 from typing import Any
 
 from tilewright.dtypes import DType
@@ -36,15 +35,11 @@ from tilewright.schedule.rings import Agent, OperandSource, Sources, Staging, of
 from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import width
-from tilewright.schedule.stages import Share, SwizzledStages
+from tilewright.schedule.stages import Share, SwizzledStages, zero_after
 from tilewright.schedule.work import Work, natural
-from tilewright.threads.distribution import raked
 
 COPYING_WARPS = 4
 """Warps of the group whose first warp copies; only whole warpgroups can give registers away."""
-
-VECTOR_BYTES = 16
-"""Bytes that a thread clears at once."""
 
 COPYING_REGISTERS = 40
 """Registers of each thread of that group."""
@@ -265,7 +260,8 @@ class Consumer(Agent):
         self.ring = ring
         schedule = ring.schedule
         self.each = schedule.groups if ring.pingpong else 1
-        self.accumulation = accumulation(schedule, [source.scales for source in ring.sources], ring.form, 1)
+        scales = [source.scales for source in ring.sources]
+        self.accumulation = accumulation(schedule, scales, ring.form, 1, ring.inner)
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
@@ -285,6 +281,12 @@ class Consumer(Agent):
             # Parity 1 of a fresh barrier passes at once, for the first group.
             wait(ring.turn[before], (work.item + 1 - minimum(work.group, 1)) % 2)
         return sums
+
+    def meet(self, work: Work) -> None:
+        """The warps of a group meet; the barriers before are those of the epilogue."""
+        fence_async()
+        schedule = self.ring.schedule
+        role_barrier(1 + schedule.groups + work.group, threads=schedule.mma.threads)
 
     def issued(self, work: Work) -> None:
         """Give the next ping-pong group its turn to multiply."""
@@ -342,23 +344,11 @@ class Consumer(Agent):
                 if source.side and sharing > 1 and not is_whole:
                     tile = tile.tiles((tile.shape[0] // sharing, depth))[work.group, 0]
                 with when(work.group == 0) if is_whole else nullcontext():
-                    _zero_after(tile, left, schedule.mma.threads)
+                    zero_after(tile, left, schedule.mma.threads)
             fence_async()
             first = 1 + schedule.groups  # the barriers before are those of the epilogue
             number = first + work.group if ring.pingpong else first
             role_barrier(number, threads=schedule.mma.threads * sharing)
-
-
-def _zero_after(tile: Tensor, left: Index, threads: int) -> None:
-    """``tile[:, left:] = 0``, by all threads of a group; rows are contiguous."""
-    rows, depth = tile.shape
-    widest = gcd(rows, VECTOR_BYTES // tile.dtype.bytes)
-    halves = (widest >> power for power in range(widest.bit_length()))
-    vector = next(size for size in halves if depth * gcd(rows // size, threads) % threads == 0)
-    across = gcd(rows // vector, threads)
-    spread = raked((rows, depth), (across, threads // across), vector, 0)
-    rest = tile[:, left:]
-    tw.copy(tw.fragment(spread, tile.dtype, 0, name="zeros"), rest.tile((rows, depth), (0, 0)))
 
 
 # ---------------------------------------------------------------- operands that bulk copies do not carry

@@ -15,6 +15,7 @@ from math import gcd, lcm
 from typing import TypeAlias
 
 from tilewright.errors import LaunchError, Violation
+from tilewright.schedule.inner import inner_unit
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.machine_rules import begins_anywhere
@@ -104,6 +105,10 @@ def proposals(question: Question) -> Iterator[Candidate]:
 
     Proposals are made lazily, and their legality is not checked yet.
     """
+    if question.form.inner:
+        main = question.of_longest_loop
+        main = main.transposed() if question.form.inner[0].side else main
+        return _changed(proposals(main), [partial(_with_inner, question)])
     found = CHOOSERS[owner(question.arch.name).name](question)
     changes: list[Callable[[Schedule], Schedule | None]] = []
     if question.across:  # each tile reduces its part of the rows or columns
@@ -257,6 +262,52 @@ def _with_row_sums(question: Question, schedule: Schedule) -> Schedule | None:
         if not reasons(with_fallback(one, *asked)[0], *asked)
     )
     return next(legal, None)
+
+
+MOST_INNER_SUMS = {True: 48, False: 160}
+"""Registers of a thread for all sums, at most, by whether it multiplies and adds itself.
+
+With 192, ptxas of CUDA 13.0 spilled 52 registers (128 x 128 tiles of bf16 on sm_80, 64 columns of an inner
+product), and with 72 multiply-adds 261 (128 x 128 tiles of f32, 16 columns).
+"""
+
+
+def _with_inner(question: Question, schedule: Schedule) -> Schedule | None:
+    """A legal schedule with inner products, or None: with fewer stages, if their tiles need the memory.
+
+    Args:
+        question: the problem.
+        schedule: a schedule of the other products, or of the transposed ones if sums are operand B.
+    """
+    if schedule.swap_ab:
+        return None
+    made = replace(schedule, split_k=1, reduction="workspace") if schedule.is_split else schedule
+    made = replace(made, groups=1) if made.along_k > 1 else made
+    made = replace(
+        made, whole=made.whole.replace("k", ""), promote=0, bypass="", cluster=(made.cluster[0], 1)
+    )
+    made = replace(made, swap_ab=any(one.side for one in question.form.inner))
+    asked = question.form, question.classes, question.arch
+    case, unit = ScheduleOnMachine(made, *asked), inner_unit(made)
+    inside = case.form.m, case.form.n
+    rows = [one.width for one in case.sides if one.factor.row not in inside and one.along_rows]
+    unit = lcm(unit, *(rows if case.is_swizzled else ()))
+    made = replace(made, width=max(-(-question.inner // unit), 1) * unit)
+    depth = made.block_k
+    if case.is_swizzled and made.width > depth:
+        made = replace(made, tile=(*made.tile[:2], -(-made.width // depth) * depth))
+    # A schedule may deal out the copies of a large tile, or hold its parts in registers.
+    plain = replace(made, k1=(0, 0), extra_rows=(0, 0), dealt=((0, 0), (0, 0)), turned="")
+    tried = [*(replace(made, stages=stages) for stages in range(made.stages, 0, -1)), plain]
+    if case.staging.by_parts:
+        tried = [replace(plain, staging="cp_async"), replace(plain, staging="registers", stages=1)]
+    for one in tried:
+        found, _ = with_fallback(one, *asked)
+        sums = 0 if found.atom.asynchronous else ScheduleOnMachine(found, *asked).accumulators
+        most = MOST_INNER_SUMS[found.atom.instruction == "fma"]
+        if not reasons(found, *asked) and (sums <= most or not case.target.warps):
+            return one
+    return None
 
 
 def _scaled(question: Question, made: Schedule) -> Schedule | None:

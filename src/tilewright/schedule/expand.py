@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import ArrayPart, Flow
+from tilewright.dataflow.nodes import ArrayPart, Flow, Sum
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
+from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived, require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
+from tilewright.lang.scalars import Index
 from tilewright.lang.signals import counter
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
@@ -20,6 +22,7 @@ from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.factors import Rescale
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.form import Form, extent_of, form_of
+from tilewright.schedule.inner import schedule_of
 from tilewright.schedule.legality import check, with_fallback
 from tilewright.schedule.lists import ListedArray
 from tilewright.schedule.partition import Partition
@@ -30,6 +33,9 @@ from tilewright.schedule.rings import Agent
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import sources_of, with_numbers
 from tilewright.schedule.work import SentShards, Shards, Work
+
+Inner: TypeAlias = Mapping[Sum, tuple[Callable[[Fragment], Fragment], Index]]
+"""For each inner product a function from its sums to the operand, and the extent of its columns."""
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
@@ -154,10 +160,15 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
         partition = partition_of(form, schedule).of(form, schedule, arguments)
     with made_by("stages"):
         rings: list[Any] = []
+        for one in form.inner:
+            text = f"{one.columns.name} must be at most {schedule.width}: one tile of the schedule covers it"
+            require(extent_of(form, arguments, one.columns) <= schedule.width, text)
         for loop in form.loops:
-            sources = sources_of(loop, schedule, arguments, partition)
-            staging = staging_of(schedule, decodes=sources[0].decode is not None)
-            rings.append(staging(schedule, loop, sources, rings[-1] if rings else None))
+            own = schedule_of(loop, schedule)
+            sources = sources_of(loop, own, arguments, partition)
+            decodes = sources[0].decode is not None and not loop.reads_inner
+            staging = staging_of(own, decodes=decodes)
+            rings.append(staging(own, loop, sources, rings[-1] if rings else None))
         ring = rings[0]
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUE_CLASSES[schedule.epilogue](form, schedule, arguments, partition)
@@ -171,8 +182,15 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     ring.assign_stores([partial(_serve, helper, partition, form) for helper in epilogue.helpers()])
     agents = ring.agents()
     scales = {one: with_numbers(form, arguments, one.scale) for one in form.rescales}
+    inner = {
+        one.sum: (
+            lambda sums, view=one.view: with_numbers(form, arguments, view, lambda node: sums),
+            extent_of(form, arguments, one.columns),
+        )
+        for one in form.inner
+    }
     for several in zip(agents, *(one.agents() for one in rings[1:]), strict=True):
-        _run(several, partition, reduction, epilogue, form, scales, sent)
+        _run(several, partition, reduction, epilogue, form, scales, inner, sent)
     multiplying = [agent for agent in agents if agent.accumulation is not None]
     reduction.end_block([(agent, partial(partition.items, agent.each)) for agent in multiplying], epilogue)
     ring.end_block()
@@ -194,6 +212,7 @@ def _run(
     epilogue: Any,
     form: Form,
     scales: Mapping[Rescale, Any],
+    inner: Inner,
     sent: SentShards | None,
 ) -> None:
     """Write the loop of one agent over its tiles, each with one main loop after the other.
@@ -205,12 +224,16 @@ def _run(
         epilogue: how results are stored.
         form: the form of the computation.
         scales: the numbers by which totals are multiplied after a loop.
+        inner: the operand that follows from the sums of each inner product, and its columns.
         sent: the shards of the result that are counted; None: nobody waits for the result.
     """
     agent = loops[0]
     store, multiplies = form.stores[0], agent.accumulation is not None
     stores = multiplies and reduction.stores_at_once
     with made_by("roles"), agent.role() as group:
+        for one in agent.accumulation.inner if multiplies else ():
+            with made_by("width", one.node.sum):
+                one.clear(group)
         for work in each_made_by("blocks", partition.items(agent.each, group), store):
             with made_by("atom"):
                 sums = agent.begin(work)
@@ -235,7 +258,7 @@ def _run(
                     with made_by("stages"):
                         one.drain(piece)
                     if multiplies:
-                        _end_loop(one, form, number, sums, piece, scales)
+                        _end_loop(one, form, number, sums, piece, scales, inner)
                 main_loop(loops[-1].verbs(last, sums), last.steps, loops[-1].parts, issued, copies)
             agent.end(work)
             if multiplies:
@@ -280,15 +303,29 @@ def _pieces(partition: Partition, work: Work) -> list[Work]:
 
 
 def _end_loop(
-    agent: Agent, form: Form, number: int, sums: Any, piece: Work, scales: Mapping[Rescale, Any]
+    agent: Agent, form: Form, number: int, sums: Any, piece: Work, scales: Mapping[Rescale, Any], inner: Inner
 ) -> None:
-    """Complete the sums of a loop, and multiply totals that are scaled after it."""
+    """Complete the sums of a loop, multiply totals that are scaled after it, and write inner products.
+
+    The operands that follow from inner products are written between two meetings of the warps.
+    """
+    span = form.depths[number]
     with made_by("promote"):
         agent.accumulation.end_loop(sums, piece.steps)
     for one, scale in scales.items():
-        if one.span == form.depths[number]:
+        if one.span == span:
             with made_by("atom", one.scale if one.scale.location else None):
                 agent.accumulation.rescale(sums, one.total, scale)
+    plans = zip(agent.accumulation.inner, sums.inner, strict=True)
+    ended = [(plan, total) for plan, total in plans if plan.node.sum.span == span]
+    for at, (plan, total) in enumerate(ended):
+        operand, columns = inner[plan.node.sum]
+        with made_by("width", plan.node.sum):
+            if at == 0:
+                agent.meet(piece)
+            plan.write(operand(total), columns, piece.group)
+            if at == len(ended) - 1:
+                agent.meet(piece)
 
 
 def _serve(helper: Helper, partition: Partition, form: Form) -> None:

@@ -179,7 +179,7 @@ class FactorProduct:
 
     Args:
         sum: the node of the graph.
-        a: index among the operands with rows along M.
+        a: index among the operands with rows along M; negative: among the inner products, from their end.
         b: index among the operands with rows along N.
         total: index among the totals.
         negative: whether it is subtracted.
@@ -195,6 +195,32 @@ class FactorProduct:
     def transposed(self) -> FactorProduct:
         """``total^T += b^T @ a^T``."""
         return replace(self, a=self.b, b=self.a)
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """A product whose sum is an operand of a product along another span, as ``X A`` in ``(X A) B``.
+
+    Args:
+        sum: the sum; its rows are those of the other product.
+        columns: the span of its columns, along which the other product is summed.
+        view: the operand: the sum, or a function of it.
+        a: index among the operands with rows along M; None in a loop along another span.
+        b: index among the operands with rows along N.
+        side: 0 if it is operand A of the other product, 1 if it is operand B.
+    """
+
+    sum: Sum
+    columns: Span
+    view: Node
+    a: int | None
+    b: int | None
+    side: int = 0
+
+    @property
+    def transposed(self) -> InnerProduct:
+        """The same operand of the transposed product."""
+        return replace(self, a=self.b, b=self.a, side=1 - self.side)
 
 
 @dataclass(frozen=True)
@@ -223,6 +249,7 @@ class ProductPlan:
         totals: the sums, each of one or several products.
         depths: the summed spans, in the order in which loops take them.
         rescales: scales of totals after a loop.
+        inner: the products whose sums are operands of others.
     """
 
     rows_m: tuple[Factor, ...]
@@ -231,6 +258,13 @@ class ProductPlan:
     totals: tuple[Node, ...]
     depths: tuple[Span, ...]
     rescales: tuple[Rescale, ...]
+    inner: tuple[InnerProduct, ...]
+
+
+def inner_sums(flow: Flow) -> dict[int, Sum]:
+    """The sums from which an operand of another product is computed, by their `id`."""
+    sides = (side for product in flow.sums for side in (product.a, product.b))
+    return {id(node): node for side in sides for node in walk(side) if isinstance(node, Sum)}
 
 
 def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
@@ -252,29 +286,63 @@ def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
     rows_m, rows_n, products, totals = list[Factor](), list[Factor](), list[FactorProduct](), list[Node]()
     signs = _signs(flow)
     depths, scaled = _depths(flow, signs)
+    inside = inner_sums(flow)
+    inner = [
+        _inner(product, side, m, n)
+        for product in flow.sums
+        for side in (0, 1)
+        if any(id(one) in inside for one in walk((product.a, product.b)[side]))
+    ]
+    sides: tuple[list[Factor], list[Factor]] = (rows_m, rows_n)
+
+    def placed(product: Sum, side: int) -> tuple[int, bool]:
+        """The index of an operand of a product, and whether it is negated."""
+        node = (product.a, product.b)[side]
+        held = (at for at, one in enumerate(inner) if one.side == side and one.view is plain(node))
+        if (number := next(held, None)) is not None:
+            return number - len(inner), False
+        node, negative = _positive(node, product)
+        return _number(sides[side], _factor(node, (m, n)[side], product, product.scales[side])), negative
+
     for product in flow.sums:
-        pair = _factor(product.a, m, product), _factor(product.b, n, product)
-        kinds = pair[0].view.dtype, pair[1].view.dtype
-        if kinds[0] != kinds[1] and not any(kinds in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
-            spelled = [f"{one.name}[{', '.join(span.name for span in one.part.at)}]" for one in pair]
-            wider = next((kind for kind in kinds if holds_all(kind, kinds)), None)
-            near = f"{spelled[wider in (None, kinds[0])]}.to(tw.{wider or kinds[0]})"
-            raise TraceError(
-                f"a product of {spelled[0]} in {kinds[0]} and {spelled[1]} in {kinds[1]}: no MMA "
-                f"instruction takes these two dtypes; nearest legal choice: {near}"
-                + ("" if wider else ", which rounds"),
-                product.location,
-            )
+        if id(product) not in inside:
+            (at_a, negated_a), (at_b, negated_b) = placed(product, 0), placed(product, 1)
+            negative = signs[id(product)].negative ^ negated_a ^ negated_b
+            total = _number(totals, signs[id(product)].total)
+            products.append(FactorProduct(product, at_a, at_b, total, negative))
         _refuse_others(product, flow.sums[0])
-        total, negative = signs[id(product)].total, signs[id(product)].negative
-        a, negated_a = _positive(product.a, product)
-        b, negated_b = _positive(product.b, product)
-        negative = negative ^ negated_a ^ negated_b
-        at_a = _number(rows_m, _factor(a, m, product, product.scale_a))
-        at_b = _number(rows_n, _factor(b, n, product, product.scale_b))
-        products.append(FactorProduct(product, at_a, at_b, _number(totals, total), negative))
+    for at, one in enumerate(inner):  # after the operands of the longer products
+        rows, columns = (m, one.columns) if one.side == 0 else (one.columns, n)
+        left, right = (one.sum.a, one.sum.b) if one.sum.axes[0] == rows else (one.sum.b, one.sum.a)
+        a, b = _factor(left, rows, one.sum), _factor(right, columns, one.sum)
+        inner[at] = replace(one, a=_number(rows_m, a), b=_number(rows_n, b))
     rescales = (Rescale(_number(totals, total), span, scale) for total, span, scale in scaled)
-    return ProductPlan(tuple(rows_m), tuple(rows_n), tuple(products), tuple(totals), depths, tuple(rescales))
+    return ProductPlan(
+        *(tuple(rows_m), tuple(rows_n), tuple(products), tuple(totals), depths, tuple(rescales)), tuple(inner)
+    )
+
+
+def _inner(product: Sum, side: int, m: Span, n: Span) -> InnerProduct:
+    """The operand of a product that is computed from the sum of another one.
+
+    Raises:
+        TraceError: other values than one product with the same rows, and numbers, enter it.
+    """
+    view = plain((product.a, product.b)[side])
+    row, depth = (m, n)[side], product.span
+    sums = [one for one in walk(view) if isinstance(one, Sum)]
+    outermost = {(row, depth), (depth, row)}
+    of_sum = {id(one) for one in walk(sums[-1])}
+    others = [one for one in leaves(view) if id(one) not in of_sum]
+    if len(sums) > 1 or sums[0].axes not in outermost or any(sums[0].scales):
+        what = f"an operand of the product over {depth.name} follows from other products than one with"
+        text, near = f"{what} a value for each ({row.name}, {depth.name})", "a kernel for each product"
+    elif any(not isinstance(one, Literal | NumberParam | Integer) for one in others):
+        text = f"an operand of the product over {depth.name} follows from a product and from arrays"
+        near = "a function of the product and of numbers, as in (s * low).to(X.dtype)"
+    else:
+        return InnerProduct(sums[0], depth, view, None, None, side)
+    raise TraceError(f"{text}; nearest legal choice: {near}; or {EXPLICIT}", product.location)
 
 
 @dataclass(frozen=True)
@@ -322,9 +390,14 @@ def _signs(flow: Flow) -> dict[int, SumInTotal]:
             (left, first), (right, second) = (terms_of(one, node.dtype) for one in node.given)
             spans = [{term.sum.span for term in some} for some in (left, right)]
             is_scaled = any(term.scale for term in (*left, *right)) or not (first is second is None)
-            # A total is scaled between two loops, once.
+            # A total is scaled between two loops, once; a product of a product comes after that product.
+            scaled = [one.sum for one in (right if first is None else left)]
+            is_late = any(
+                isinstance(one, Sum) for of in scaled for side in (of.a, of.b) for one in walk(side)
+            )
             is_one = not is_scaled or (
                 (first is None or second is None)
+                and not is_late
                 and not spans[0] & spans[1]
                 and all(term.scale is None for term in (*left, *right))
             )
@@ -395,7 +468,26 @@ def _number(known: list[Any], wanted: Any) -> int:
 
 
 def _refuse_others(product: Sum, first: Sum) -> None:
-    """Refuse a sum that does not share its loop and its instruction with the first one."""
+    """Refuse a sum without an instruction, and one that does not share the instruction of the first sum."""
+    pair = product.a.dtype, product.b.dtype
+    if pair[0] != pair[1] and not any(pair in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
+        spelled = []
+        for side in (product.a, product.b):
+            part = next((leaf for leaf in leaves(side) if isinstance(leaf, ArrayPart)), None)
+            if part is None or any(isinstance(one, Sum) for one in walk(side)):
+                spelled.append("(a sum)")
+            else:
+                spelled.append(f"{part.operand.name}[{', '.join(span.name for span in part.at)}]")
+        wider = next((kind for kind in pair if holds_all(kind, pair)), None)
+        near = f"{spelled[wider in (None, pair[0])]}.to(tw.{wider or pair[0]})"
+        if "(a sum)" in spelled:
+            near, wider = f"(a sum).to(tw.{pair[1 - spelled.index('(a sum)')]})", None
+        raise TraceError(
+            f"a product of {spelled[0]} in {pair[0]} and {spelled[1]} in {pair[1]}: no MMA "
+            f"instruction takes these two dtypes; nearest legal choice: {near}"
+            + ("" if wider else ", which rounds"),
+            product.location,
+        )
     kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
     if product is not first and any((*product.scales, *first.scales)):
         raise TraceError(

@@ -13,6 +13,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.form import Form
+from tilewright.schedule.inner import inner_mma, inner_unit
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import OperandSide, OperandTile, common_run, lanes_along_k
 from tilewright.schedule.stages import MOST_ROWS
@@ -101,11 +102,19 @@ class ScheduleFacts:
         return TiledMma(schedule.atom, schedule.warps, tile=(rows, n), interleaved=turns)
 
     @cached_property
+    def inner_mma(self) -> TiledMma:
+        """The tiled MMA of inner products of one group, with the nearest legal width."""
+        unit = inner_unit(self.rounded)
+        return inner_mma(replace(self.rounded, width=max(-(-self.schedule.width // unit), 1) * unit))
+
+    @cached_property
     def sides(self) -> tuple[OperandSide, ...]:
         """The operands, those along M first."""
-        (rows, columns, _), form = self.mma.tile, self.form
-        along_m = (("A", factor, rows, self.schedule.sharing) for factor in form.rows_m)
-        along_n = (("B", factor, columns, 0) for factor in form.rows_n)
+        (rows, columns, _), form, inner = self.mma.tile, self.form, self.inner_mma.tile[1]
+        along_m = (
+            ("A", one, rows if one.row == form.m else inner, self.schedule.sharing) for one in form.rows_m
+        )
+        along_n = (("B", one, columns if one.row == form.n else inner, 0) for one in form.rows_n)
         return tuple(
             OperandSide(label, factor, form.spec(factor.part.operand, self.specs), extent, groups)
             for label, factor, extent, groups in (*along_m, *along_n)

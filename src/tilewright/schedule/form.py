@@ -34,6 +34,7 @@ from tilewright.schedule.factors import (
     EXPLICIT,
     Factor,
     FactorProduct,
+    InnerProduct,
     Places,
     Rescale,
     plain,
@@ -71,6 +72,7 @@ class Form:
         author: the graph as the author wrote it; in `flow`, sums of rows are leaves.
         swap_ab: whether this is the transposed product; see `arranged`.
         lists: whether each item of the batch has its own arrays; see `tilewright.schedule.lists`.
+        inner: the products whose sums are operands of others; they have rows of the result, or columns.
     """
 
     flow: Flow
@@ -87,11 +89,12 @@ class Form:
     author: Flow
     swap_ab: bool = False
     lists: bool = False
+    inner: tuple[InnerProduct, ...] = ()
 
     @property
     def sum(self) -> Sum:
         """The first sum of products."""
-        return self.products[0].sum
+        return (self.products or self.inner)[0].sum
 
     @property
     def a(self) -> Factor:
@@ -121,14 +124,35 @@ class Form:
         found, sides = [], (self.rows_m, self.rows_n)
         for span in self.depths:
             kept = [[at for at, one in enumerate(side) if one.depth == span] for side in sides]
+            a, b = ({at: number for number, at in enumerate(of)} for of in kept)
             products = tuple(
-                replace(one, a=kept[0].index(one.a), b=kept[1].index(one.b))
+                replace(one, a=a.get(one.a, one.a), b=b.get(one.b, one.b))
                 for one in self.products
                 if one.sum.span == span
             )
+            inner = tuple(
+                replace(one, a=a[one.a or 0], b=b[one.b or 0])
+                if one.sum.span == span
+                else replace(one, a=None, b=None)
+                for one in self.inner
+            )
             m, n = (tuple(side[at] for at in of) for side, of in zip(sides, kept, strict=True))
-            found.append(replace(self, rows_m=m, rows_n=n, products=products, depths=(span,), rescales=()))
+            loop = replace(self, rows_m=m, rows_n=n, products=products, inner=inner)
+            found.append(replace(loop, depths=(span,), rescales=()))
         return tuple(found)
+
+    @property
+    def without_inner(self) -> Form:
+        """The form of a loop without the products whose sums are operands of others."""
+        m, n = (
+            tuple(one for one in side if one.row in (self.m, self.n)) for side in (self.rows_m, self.rows_n)
+        )
+        return replace(self, rows_m=m, rows_n=n, inner=())
+
+    @property
+    def reads_inner(self) -> bool:
+        """Whether a loop multiplies operands that follow from the sums of an earlier one."""
+        return any(one.a < 0 or one.b < 0 for one in self.products)
 
     def number_of(self, node: Node) -> int | None:
         """The index of a value among the totals, and the sums of rows that follow them; None for others."""
@@ -150,7 +174,8 @@ class Form:
     def _turned(self) -> Form:
         products = tuple(product.transposed for product in self.products)
         turned = replace(self, rows_m=self.rows_n, rows_n=self.rows_m, products=products, m=self.n, n=self.m)
-        return replace(turned, swap_ab=not self.swap_ab)
+        inner = tuple(one.transposed for one in self.inner)
+        return replace(turned, inner=inner, swap_ab=not self.swap_ab)
 
     @cached_property
     def judged(self) -> dict[Hashable, tuple[object, list[Violation]]]:
@@ -299,6 +324,7 @@ def form_of(flow: Flow) -> Form:
     return Form(
         *(flow, plan.rows_m, plan.rows_n, plan.products, plan.totals, plan.depths, plan.rescales),
         *(row_sums, batch, m, n, author),
+        inner=plan.inner,
     )
 
 

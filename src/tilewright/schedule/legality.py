@@ -18,6 +18,7 @@ from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.form import Form, reduced_in_parts
+from tilewright.schedule.inner import inner_unit
 from tilewright.schedule.machine_rules import (
     against_groups,
     bounded,
@@ -83,6 +84,49 @@ def rows_added_up(case: ScheduleOnMachine) -> Reasons:
     if form.row_sums and case.run:
         text = "rows are added up, and another operand is packed, so that lanes hold runs along K"
         yield "staging", text, 'staging="cp_async"', form.row_sums[0]
+
+
+MOST_INNER = 256
+"""Columns of an inner product, at most; under the swizzle they lie within the depth of a tile."""
+
+
+def inner_products(case: ScheduleOnMachine) -> Reasons:
+    """One group of warps has all of K and all columns of an inner product, and reads it as operand A."""
+    schedule, atom = case.schedule, case.schedule.atom
+    for one in case.form.inner:
+        node, unit = one.sum, inner_unit(case.rounded)
+        most = case.tile[2] if case.is_swizzled else MOST_INNER
+        what = f"{node.variable or 'a product'} is an operand of the product over {one.columns.name}"
+        if one.side:
+            text = f"{what}; operand A of a tile can be a sum of its rows, and here it is operand B"
+            yield "swap_ab", text, f"swap_ab={not schedule.swap_ab}", node
+        if schedule.is_split or schedule.along_k > 1:
+            text = f"{what}; split_k={schedule.split_k!r} and groups={schedule.groups} divide K among warps"
+            yield "split_k", text, 'split_k=1, and groups=1 with roles="none"', node
+        if schedule.promote:
+            text = f"{what}; promote={schedule.promote} would promote its sums, too"
+            yield "promote", text, "promote=0", node
+        if schedule.alternates:
+            text = f'{what}; roles="alternating", whose groups have half a tile of its other operand'
+            yield "roles", text, 'roles="none", groups=1 and stages=1', node
+        if schedule.cluster[1] > 1:
+            text = (
+                f"cluster={schedule.cluster}; {what}, whose loop has no operand A that blocks along N share"
+            )
+            yield "cluster", text, f"cluster={(schedule.cluster[0], 1)}", node
+        if case.staging.by_parts or schedule.bypass:
+            text = f"{what}; its operands are multiplied from shared memory"
+            yield "staging", f"{text}, and not from registers", 'staging="cp_async", bypass=""', node
+        if atom.asynchronous and not all(factor.is_plain for factor in case.form.factors):
+            text = f"{what}, and another operand is decoded, which {atom} takes from registers"
+            yield "atom", text, fitting(case), node
+        if "k" in schedule.whole:
+            text = f'whole="{schedule.whole}"; {what}, whose columns seldom fill a tile'
+            yield "whole", text, f'whole="{schedule.whole.replace("k", "")}"', node
+        if schedule.width % unit or not 0 < schedule.width <= most:
+            near = min(max(-(-schedule.width // unit) * unit, unit), max(most // unit, 1) * unit)
+            text = f"width={schedule.width}; {what}, and its columns are multiples of {unit} up to {most}"
+            yield "width", text, f"width={near}", node
 
 
 def reduced_across(case: ScheduleOnMachine) -> Reasons:
@@ -521,6 +565,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     interleaved,
     whole,
     rows_added_up,
+    inner_products,
     reduced_across,
     strategies,
     whole_parts,

@@ -21,8 +21,9 @@ ROW_BYTES = 128
 """Bytes of a row of shared memory under the swizzle that bulk copies and asynchronous multiplies take."""
 
 RING, PARTIAL, RESULT, BARRIERS, TICKET, SUMS = "ring", "partial", "result", "barriers", "ticket", "sums"
-"""Kinds of buffers: tiles of operands, parts of reductions, slices of results, barriers, tickets, and sums of
-a part of K."""
+INNER = "inner"
+"""Kinds of buffers: tiles of operands, parts of reductions, slices of results, barriers, tickets, sums of
+a part of K, and operands that follow from the sums of a product."""
 
 ALIGN = {BARRIERS: 8, TICKET: 16}
 """Alignment of the address of a buffer in bytes, for kinds whose alignment is not 128."""
@@ -41,7 +42,7 @@ class Buffer:
 
     Args:
         name: name of the tensor.
-        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET` or `SUMS`.
+        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET`, `SUMS` or `INNER`.
         shape: its extents.
         dtype: dtype of its elements.
         strides: strides of its dimensions; empty: the layout has them.

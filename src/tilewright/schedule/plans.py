@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.errors import TraceError
@@ -16,6 +16,7 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.factors import FactorProduct, same
 from tilewright.schedule.form import Form
+from tilewright.schedule.inner import InnerPlan
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.row_sums import RowSum, RowSumPlan, add_rows
@@ -42,12 +43,14 @@ class Sums:
         total: sums of full precision, to which ``acc`` is promoted; ``acc`` itself without promotion.
         scales: factors of ``acc`` when it is promoted.
         rows: sums of rows of operands, before lanes meet.
+        inner: sums of inner products.
     """
 
     acc: tuple[Fragment, ...]
     total: tuple[Fragment, ...]
     scales: HeldScales = ()
     rows: tuple[Fragment, ...] = ()
+    inner: tuple[Fragment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class TileAccumulation:
         scales: factors of the sums when they are promoted.
         row_sums: sums of rows of operands, of all loops.
         parts: number of parts along K in which a tile is multiplied.
+        inner: inner products, of all loops.
     """
 
     mma: TiledMma
@@ -73,6 +77,7 @@ class TileAccumulation:
     scales: Scales
     row_sums: tuple[RowSumPlan, ...] = ()
     parts: int = 1
+    inner: tuple[InnerPlan, ...] = ()
 
     @property
     def added(self) -> list[int]:
@@ -109,7 +114,9 @@ class TileAccumulation:
         else:
             acc = tuple(tw.accumulator(mma, fill=fill) for _ in count)
         total = tuple(tw.accumulator(mma) for _ in count) if self.promote else acc
-        return Sums(acc, total, self.scales.begin(), tuple(one.begin() for one in self.row_sums))
+        rows = tuple(one.begin() for one in self.row_sums)
+        inner = tuple(tw.accumulator(one.mma, name=one.node.sum.variable) for one in self.inner)
+        return Sums(acc, total, self.scales.begin(), rows, inner)
 
     def verbs(
         self,
@@ -129,9 +136,13 @@ class TileAccumulation:
 
         def multiply(step: LoopStep) -> None:
             of_m, of_n = operands(step)
+            if any(one.a < 0 for one in self.products):
+                of_m = [*of_m, *(one.tile(work.group) for one in self.inner)]
             if not self.mma.atom.asynchronous:
                 for one in self.products:
                     tw.mma(of_m[one.a], of_n[one.b], sums.acc[one.total], negative=one.negative)
+                for a, b, total in self._inner_products(sums):
+                    tw.mma(of_m[a], of_n[b], total)
                 self._add_rows(sums, of_m, of_n)
                 return
             if self.takes_turns:
@@ -206,6 +217,15 @@ class TileAccumulation:
             fresh = self.refreshes and is_first and step.index % self.promote == 0
             mma_async(of_m[one.a], b, sums.acc[one.total], fresh=fresh, negative=one.negative)
             begun.add(one.total)
+        for at_a, at_b, inner in self._inner_products(sums):
+            right = of_n[at_b]
+            assert isinstance(right, Tensor), "refused above"
+            mma_async(of_m[at_a], right, inner)
+
+    def _inner_products(self, sums: Sums) -> list[tuple[int, int, Fragment]]:
+        """The operands of the loop's inner products, and their sums."""
+        pairs = [(one.node.a, one.node.b, total) for one, total in zip(self.inner, sums.inner, strict=True)]
+        return [(a, b, total) for a, b, total in pairs if a is not None and b is not None]
 
     def promoting(self, sums: Sums, work: Work) -> Sequence[Verb]:
         """The verbs that promote the sums every ``promote`` tiles, after all verbs that wait for products.
@@ -364,6 +384,7 @@ def accumulation(
     scales: Sequence[ScaleSource | None],
     form: Form,
     overlap: int,
+    inner: Sequence[InnerPlan] = (),
 ) -> TileAccumulation:
     """The accumulation plan of a schedule.
 
@@ -372,10 +393,14 @@ def accumulation(
         scales: the scales of each operand, or None; operands along M first.
         form: the form of the loop.
         overlap: parts that may begin before an asynchronous product must be complete.
+        inner: the inner products of all loops.
     """
     totals, factors, mma = len(form.totals), Scales(scales, schedule), schedule.mma
     rows = tuple(row_sum_plan(form, one, schedule) for one in form.row_sums)
-    return TileAccumulation(mma, form.products, totals, overlap, schedule.promote, factors, rows)
+    found = tuple(replace(plan, node=node) for plan, node in zip(inner, form.inner, strict=True))
+    return TileAccumulation(
+        *(mma, form.products, totals, overlap, schedule.promote, factors, rows), inner=found
+    )
 
 
 def row_sum_plan(form: Form, node: RowSum, schedule: Schedule) -> RowSumPlan:

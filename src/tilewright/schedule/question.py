@@ -129,6 +129,7 @@ class Question:
         processors: number of processors in use.
         splitting: the request to split K; None: the rules choose.
         longest: index of the loop with the most elements along K.
+        inner: columns of the inner products, at most.
     """
 
     form: Form
@@ -138,11 +139,12 @@ class Question:
     processors: int
     splitting: Splitting | None = None
     longest: int = 0
+    inner: int = 0
 
     @property
     def of_longest_loop(self) -> Question:
         """The problem with the products of the longest loop alone, along all of K."""
-        return replace(self, form=self.form.loops[self.longest], longest=0)
+        return replace(self, form=self.form.loops[self.longest].without_inner, longest=0, inner=0)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -316,7 +318,10 @@ def question_of(
     extents, first = extents_of(form, shapes), len(form.batch) + 2
     depths = extents[first:]
     whole = *extents[:first], sum(depths)
-    return Question(form, specs, whole, arch, processors, splitting, depths.index(max(depths)))
+    own = [at for at, loop in enumerate(form.loops) if loop.products and not loop.reads_inner]
+    longest = max(own, key=lambda at: depths[at])
+    columns = [depths[form.depths.index(one.columns)] for one in form.inner]
+    return Question(form, specs, whole, arch, processors, splitting, longest, max(columns, default=0))
 
 
 def widened(schedule: Schedule, question: Question) -> Schedule:

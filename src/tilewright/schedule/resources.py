@@ -26,6 +26,7 @@ from tilewright.schedule.fixup import (
 )
 from tilewright.schedule.form import Form
 from tilewright.schedule.fragments_ring import Fragments
+from tilewright.schedule.inner import inner_buffers, schedule_of
 from tilewright.schedule.lists import ListTiles
 from tilewright.schedule.needs import (
     PARTIAL,
@@ -150,13 +151,19 @@ class ScheduleOnMachine(ScheduleFacts):
     @cached_property
     def staging_needs(self) -> Needs:
         """Needs of the staging: loops that follow each other share memory, threads and registers."""
-        first, *others = (self.staging.needs(replace(self, form=one)) for one in self.form.loops)
-        every = (first, *others)
+        cases = [replace(self, form=one, schedule=schedule_of(one, self.schedule)) for one in self.form.loops]
+        first, *others = every = [
+            (staging_of(one.schedule, decodes=False) if one.form.reads_inner else self.staging).needs(one)
+            for one in cases
+        ]
         if not others:
             return first
         return replace(
             first,
-            buffers=tuple(shared_by_loops([one.buffers for one in every])),
+            buffers=(
+                *inner_buffers(self.form, self.rounded),
+                *shared_by_loops([one.buffers for one in every]),
+            ),
             registers=max(one.registers for one in every),
         )
 
@@ -189,6 +196,7 @@ class ScheduleOnMachine(ScheduleFacts):
         maps = (scale_maps(self.mma, at, scale, aligned=not schedule.balanced) for at, scale in scaled)
         scales = sum(spread.size_values for held in maps for spread in held)
         rows = sum(row_sum_plan(self.form, one, self.rounded).values for one in self.form.row_sums)
+        values += len(self.form.inner) * self.inner_mma.c().size_values
         return -(-values * schedule.atom.c_dtype.bytes // 4) + scales + rows
 
     @cached_property

@@ -23,6 +23,7 @@ from tilewright.layout.layout import Layout
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form
+from tilewright.schedule.inner import InnerPlan, inner_plans
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, taken
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.pipeline import LoopStep, Verb
@@ -77,6 +78,7 @@ class OperandSource:
         scales: the scales of its products.
         beside: its side arrays.
         pairs: the array of pairs to which it belongs; None: it is copied by itself.
+        is_inner: whether its rows are columns of an inner product, of which there is one tile.
     """
 
     factor: Factor
@@ -90,6 +92,7 @@ class OperandSource:
     scales: ScaleSource | None
     beside: OperandMetadata
     pairs: Pairs | None
+    is_inner: bool = False
 
     @property
     def name(self) -> str:
@@ -115,7 +118,7 @@ class OperandSource:
 
     def row(self, work: Work) -> Index:
         """The row of tiles of the operand that a tile of the result needs."""
-        return work.n if self.side else work.m
+        return 0 if self.is_inner else work.n if self.side else work.m
 
     def decoded(
         self, held: Fragment, work: Work, step: LoopStep, block_k: int, row: Index, stage: Index = 0
@@ -217,6 +220,10 @@ class Agent:
     def drain(self, work: Work) -> None:
         """Wait until the ring can be filled from its first stage again."""
 
+    def meet(self, work: Work) -> None:
+        """Make the writes of the warps that multiply a tile visible to them and to the matrix unit."""
+        raise NotImplementedError
+
     def end(self, work: Work) -> None:
         """Continue after the last step of a tile."""
 
@@ -315,6 +322,8 @@ class Staging(StagingTraits):
         self, schedule: Schedule, form: Form, sources: Sources, before: Staging | None = None
     ) -> None:
         self.schedule, self.form, self.sources = schedule, form, sources
+        self.inner: tuple[InnerPlan, ...] = inner_plans(form, schedule) if before is None else before.inner
+        """The inner products of all loops, with their tiles in shared memory."""
         self.buffers: list[Buffer] = [] if before is None else before.buffers
         """The tensors in shared memory of all loops."""
         self._free = [*self.buffers]
@@ -358,7 +367,7 @@ class WholeBlock(Staging, Agent):
         super().__init__(schedule, form, sources, before)
         self.asynchronous = schedule.mma.atom.asynchronous
         overlap, scales = self.behind if self.asynchronous else 0, [source.scales for source in sources]
-        self.accumulation = accumulation(schedule, scales, form, overlap)
+        self.accumulation = accumulation(schedule, scales, form, overlap, self.inner)
         rings: list[Any] = []
         paired: PairedStages | None = None
         for source in sources:
@@ -394,7 +403,7 @@ class WholeBlock(Staging, Agent):
         Neighbouring threads copy neighbours in global memory.  The elements of a thread are neighbours there
         too, unless neighbours along K stay together in shared memory.
         """
-        along_rows, along_k = self.schedule.dealt[source.side]
+        along_rows, along_k = (0, 0) if source.is_inner else self.schedule.dealt[source.side]
         if not along_rows:
             return {"threads": self.schedule.mma.threads}
         in_columns = source.sample.unit_dim == 0
@@ -445,6 +454,10 @@ class WholeBlock(Staging, Agent):
             return ring.held
         found: Tensor = ring.operand(stage, 0) if isinstance(ring, SwizzledStages) else ring.shared[stage]
         return found
+
+    def meet(self, work: Work) -> None:
+        """All threads of the block meet."""
+        self._meet()
 
     def _meet(self) -> None:
         """Make the writes of all threads visible to all threads and to the matrix unit."""

@@ -232,7 +232,8 @@ class Schedule:
         prefetch: whether arrays that the epilogue reads are loaded while the last product of a tile runs.
         width: columns of the result in a tile of a loop that carries a state, e.g. those of the values of
             attention; 0: the result has none.  ``tile`` is then (rows, elements of the loop in one step,
-            depth of the products inside of a step).
+            depth of the products inside of a step).  For products of products: columns of an inner product,
+            such as ``X A`` in ``X W + (X A) B``, in a tile; they cover the extent.
         resident: whether the operand of the products inside of a step that is the same in all steps stays in
             shared memory, e.g. the queries of attention; the depth of the tile covers it.
         fold: how the reductions of a whole row become loops.  ``"online"``: as few loops as possible; sums of

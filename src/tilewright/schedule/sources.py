@@ -84,6 +84,7 @@ def sources_of(
         partition: the tiles of a block.
     """
     rows, columns, _ = schedule.mma.tile
+    sizes = {form.m: rows, form.n: columns}
     first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
     made, known = [], {guard.condition for guard in form.flow.requirements}
     for side, factor in [*((0, one) for one in form.rows_m), *((1, one) for one in form.rows_n)]:
@@ -108,13 +109,14 @@ def sources_of(
                 view(factor.part),
                 factor.matrix(array(arguments, factor.part.operand), form.places(first)),
                 side,
-                columns if side else rows,
+                sizes.get(factor.row, schedule.width),
                 _decode(form, factor, arguments, partition, beside),
                 is_cut=not factor.keeps_zero or not ends_with_groups,
                 readers=0 if not schedule.by_bulk else _readers(form, arguments, partition, factor, side),
                 scales=scales,
                 beside=beside,
                 pairs=_pairs(form, schedule, factor, arguments, partition),
+                is_inner=factor.row not in sizes,
             )
         )
     return tuple(made)
@@ -165,7 +167,8 @@ def _view(
 
     def view(work: Work) -> Tensor:
         whole = matrix(array(arguments, part.operand), part.at, wanted, form.places(work, beyond))
-        return partition.part_of(whole, **{along: 0}) if factor.row in part.at else whole
+        is_cut = factor.row in part.at and factor.row in (form.m, form.n)
+        return partition.part_of(whole, **{along: 0}) if is_cut else whole
 
     return view
 
@@ -255,6 +258,8 @@ def _readers(form: Form, arguments: dict[str, Any], partition: Partition, factor
     operand = factor.part.operand
     problem = partition.problem
     if problem is None or operand.transforms or form.batch or form.flow.grouped is not None:
+        return 0
+    if factor.row not in (form.m, form.n):  # all tiles of the result read an operand of an inner product
         return 0
     rows, beside = (problem.n, partition.tiles_m) if side else (problem.m, partition.tiles_n)
     size = maximum(rows * extent_of(form, arguments, factor.depth), 1) * operand.dtype.bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
@@ -13,10 +14,13 @@ from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
 from tilewright.schedule.needs import RING, ROW_BYTES, Buffer
 from tilewright.targets.atoms import DOTS
-from tilewright.threads.distribution import Distribution
+from tilewright.threads.distribution import Distribution, raked
 
 LINE_BYTES = 64
 """Bytes of a cache line of a processor."""
+
+VECTOR_BYTES = 16
+"""Bytes that a thread clears at once."""
 
 MOST_ROWS = 256
 """Rows of a box of a bulk copy, at most."""
@@ -367,3 +371,15 @@ class SwizzledStages:
             at = (step, row * groups * self.panels + panel)
             found.append((source.permute(1, 0).tile((self.depth, self.width), at), panels[panel]))
         return found
+
+
+def zero_after(tile: Tensor, left: Index, threads: int) -> None:
+    """``tile[:, left:] = 0``, by all threads of a group; rows are contiguous."""
+    rows, depth = tile.shape
+    widest = gcd(rows, VECTOR_BYTES // tile.dtype.bytes)
+    halves = (widest >> power for power in range(widest.bit_length()))
+    vector = next(size for size in halves if depth * gcd(rows // size, threads) % threads == 0)
+    across = gcd(rows // vector, threads)
+    spread = raked((rows, depth), (across, threads // across), vector, 0)
+    rest = tile[:, left:]
+    tw.copy(tw.fragment(spread, tile.dtype, 0, name="zeros"), rest.tile((rows, depth), (0, 0)))

@@ -462,7 +462,7 @@ def chosen(question: Question | LoopQuestion, table: ScheduleTable | None) -> Sc
             question.form, question.specs, question.shapes, question.arch, question.processors
         )
         return rules
-    if len(question.form.loops) > 1:
+    if len(question.form.loops) > 1 and not question.form.inner:
         alone = for_several_loops(chosen(question.of_longest_loop, table))
         if alone is not None:
             # Other loops may have rings of their own, if their operands lie in another order.

@@ -25,7 +25,7 @@ from tilewright.ir.verify import violations
 from tilewright.runtime import amdgcn
 from tilewright.targets.amd import GFX942, GFX1151
 from tilewright.targets.hip.emit import HIP_RULES, emit
-from tilewright.targets.hip.legality import violations as refusals
+from tilewright.targets.hip.emit import violations as refusals
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.rules import EmittedText
 

@@ -41,7 +41,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
-from tilewright.schedule.factors import EXPLICIT
+from tilewright.schedule.factors import EXPLICIT, inner_sums
 from tilewright.schedule.folds.rows import ONLINE, in_loops, named, rows_of, with_reduced_tiles
 from tilewright.schedule.row_sums import with_row_sums
 from tilewright.symbolic.nodes import Sym
@@ -270,7 +270,13 @@ def is_folded(flow: Flow) -> bool:
         return True
     flow = with_row_sums(flow)
     is_scanned = any(isinstance(node, Scan) for node in flow.walk())
-    return is_scanned or bool(folds_of(flow)) or bool(_outer(flow)) or bool(rows_of(flow))
+    if is_scanned or folds_of(flow) or rows_of(flow):
+        return True
+    outer, inside = _outer(flow), inner_sums(flow)
+    spans = {one.span for one in outer}
+    # A product of a product that is added to another product shares the loop of that product.
+    others = [one for one in flow.sums if one not in outer and id(one) not in inside]
+    return bool(outer) and not any(one.span not in spans for one in others)
 
 
 def is_elementwise(flow: Flow) -> bool:

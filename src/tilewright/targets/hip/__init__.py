@@ -1,7 +1,6 @@
 """The HIP target: its architectures, its pass order, and the text it emits for AMD GPUs."""
 
-from tilewright.targets.hip.emit import HIP_RULES, PASSES, emit, lower
-from tilewright.targets.hip.legality import violations
+from tilewright.targets.hip.emit import HIP_RULES, PASSES, emit, lower, violations
 from tilewright.targets.target import HIP
 
 architecture = HIP.architecture

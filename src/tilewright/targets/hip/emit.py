@@ -6,10 +6,14 @@ Source: AMD's ISA documents of CDNA 2, 3 and 4, "Memory scopes", "LDS", and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright.arch import Arch
-from tilewright.ir.async_ops import RoleBarrier
+from tilewright.errors import Violation
+from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
+from tilewright.ir.copies import BULK_VERBS
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy, Mma, Op
 from tilewright.passes.by_address import deal_by_address
 from tilewright.passes.expand_mma import OPERANDS
 from tilewright.passes.idle_waits import IDLE_WAITS
@@ -21,15 +25,18 @@ from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.shared_plan import SHARED_PLAN
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int
+from tilewright.targets.amd import ARCHITECTURES
 from tilewright.targets.hip.prelude import DIALECT
+from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.rules import EmittedText, RuleTable
 from tilewright.targets.simt.banks import Serving, spread_over_banks
 from tilewright.targets.simt.copies import access, plan, title
 from tilewright.targets.simt.emit import emit_text, meet
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.targets.simt.legality import beyond, not_executed
 from tilewright.targets.simt.thread_values import split_offset
 from tilewright.targets.statements import Do, call, code, named
-from tilewright.targets.target import HIP
+from tilewright.targets.target import CUDA, HIP, REFERENCE
 
 HIP_RULES = RuleTable(HIP.name, SIMT_RULES)
 """The rules of the HIP target: those of `simt`, and of copies into shared memory."""
@@ -133,3 +140,46 @@ def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     """
     chosen = HIP.architecture(arch)
     return emit_text(kernel, lower(kernel, chosen), chosen, HIP_RULES, DIALECT)
+
+
+# ---------------------------------------------------------------- requirements that are not met
+
+NOT_ON_AMD = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}
+"""The verbs of transaction barriers, of bulk copies, of asynchronous MMA, of dependent launches."""
+
+
+def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
+    """Return every rule of an architecture that a kernel breaks, with the nearest legal choice.
+
+    Args:
+        kernel: the traced kernel.
+        arch: the architecture, or its name.
+    """
+    chosen = HIP.architecture(arch)
+    found = list(beyond(kernel, chosen, DIALECT, ARCHITECTURES.values()))
+    for op in kernel.walk():
+        found.extend(_operation(op, chosen, kernel.threads))
+    return found
+
+
+def _operation(op: Op, arch: Arch, threads: int) -> Iterator[Violation]:
+    if isinstance(op, Mma):
+        atom = op.mma.atom
+        yield from not_executed(op, arch, nearest(atom.a_dtype, atom.c_dtype, arch.features))
+    elif op.verb in NOT_ON_AMD:
+        others = f"target {CUDA.name} or {REFERENCE.name}"
+        yield op.violation("target", f"{arch.name} has no {op.verb}", others)
+    elif isinstance(op, Role) and op.registers is not None:
+        text = (
+            f"registers={op.registers} for a role; on {arch.name} all waves of a kernel have the same number"
+        )
+        yield op.violation("registers", text, "registers=None")
+    elif isinstance(op, RoleBarrier) and op.threads != threads:
+        text = (
+            f"a barrier of {op.threads} threads; on {arch.name} a barrier is for all {threads} threads "
+            "of a block"
+        )
+        yield op.violation("role_barrier", text, f"threads={threads}")
+    elif isinstance(op, Copy) and op.engine == "matrix":
+        text = f"{arch.name} has no matrix copy from {op.source} to {op.target}"
+        yield op.violation("engine", text, "engine='direct', or no engine= to let the target choose")
