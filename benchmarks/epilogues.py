@@ -7,7 +7,8 @@ There are five cases.  A layer with bias, dropout and residual is compared with 
 with PyTorch's steps.  Maxima and log-sum-exp of a product's rows are compared with PyTorch's product and
 `logsumexp`, and with the product alone.  A gated layer, ``silu(x @ gate) * (x @ up)``, is compared with
 PyTorch's two products and the steps after them, and with the two products alone.  A layer with an adapter of
-low rank, ``x w + s (x a) b``, is compared with PyTorch's three products, with two if ``x a`` is known, and
+low rank, ``x w + s (x a) b`` in two kernels and in one, is compared with PyTorch's three products, with two
+if ``x a`` is known, and
 with our product ``x w`` alone.  RMSNorm before a layer is compared with PyTorch's steps, compiled and not,
 and with our product alone.  With ``--target cpu``, NumPy replaces PyTorch.  Every result is compared with
 steps in float64 before it is timed.  For the last two cases the counted limit is the time of the operations
@@ -38,6 +39,7 @@ SHARE, SEED = 0.1, 11
 DROPOUT, LOGITS, GATED, GATED_BF16 = "dropout", "logsumexp", "gated", "gated bf16"
 PRODUCTS = "the two products alone"
 ADAPTER, NORM = "adapter", "RMS norm"
+IN_ONE = "ours in one kernel"
 KNOWN, STEPS_KNOWN, COMPILED = "ours, x a is known", "steps, x a is known", "compiled steps"
 OURS_ALONE, LIMIT = "ours of x w alone", "counted limit"
 RANKS = (16, 64)
@@ -95,6 +97,16 @@ def normalised(X, W, Y, eps):
         Y[m, n] = acc * tw.rsqrt(square / X.shape[1] + eps)[:, None]
 
 
+@tw.kernel(X="M K", W="N K", A="R K", B="N R", Y="M N", s=tw.f32)
+def low_rank(X, W, A, B, Y, s):
+    for m, n in tw.tiles(Y):
+        acc, low = tw.zeros(), tw.zeros()
+        for k in tw.steps(X.shape[1]):
+            acc += X[m, k] @ W[n, k].T
+            low += X[m, k] @ A[:, k].T
+        Y[m, n] = acc + (s * low).to(X.dtype) @ B[n].T
+
+
 SCALE, EPS = 0.5, 1e-5
 
 
@@ -135,13 +147,17 @@ def layers_on_gpu(what: str, shape: tuple[int, ...]) -> Calls:
         ours = functools.partial(adapted, x, w, t, b, out, SCALE)
         calls = {
             OURS: both,
+            IN_ONE: functools.partial(low_rank, x, w, a, b, out, SCALE),
             STEPS: lambda: torch.addmm(functional.linear(x, w), functional.linear(x, a), b.T, alpha=SCALE),
             KNOWN: ours,
             STEPS_KNOWN: lambda: torch.addmm(functional.linear(x, w), t, b.T, alpha=SCALE),
             OURS_ALONE: alone,
         }
-    ours()
-    assert bool(((out[rows].double() - want).abs() < 2.0**-7 * (1 + want.abs())).all()), "an element is wrong"
+    for call in (ours, *([calls[IN_ONE]] if IN_ONE in calls else [])):
+        out.fill_(float("nan"))
+        call()
+        right = (out[rows].double() - want).abs() < 2.0**-7 * (1 + want.abs())
+        assert bool(right.all()), "an element is wrong"
     return calls
 
 
@@ -180,7 +196,7 @@ def limit_us(what: str, shape: tuple[int, ...], call: str) -> float:
     operations, moved = m * n * k, m * k + n * k + m * n
     if what == ADAPTER:
         (r,) = rank
-        operations += m * n * r + (m * k * r if call == OURS else 0)
+        operations += m * n * r + (m * k * r if call in (OURS, IN_ONE) else 0)
         moved += m * r + n * r + (m * k + k * r + m * r if call == OURS else 0)
     peak = rates.tensor_flops["bf16"] * board.multiprocessors * board.clock_mhz * 1e6
     return 1e6 * max(2 * operations / peak, 2 * moved / (board.memory_gbytes_per_s * 1e9))
