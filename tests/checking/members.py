@@ -388,8 +388,11 @@ def inner_products(A, B, P, Q, D):
 
 def _inner_products() -> Member:
     like = {"A": spec("f16", M, K), "B": spec("f16", N, K), "P": spec("f16", 24, K), "Q": spec("f16", N, 24)}
-    whole = {name: replace(one, width=32) for name, one in PARTITIONS.items() if name not in SPLIT}
-    schedules = whole | {"registers": replace(SYNC, staging="registers", stages=1, width=32)}
+    whole = [name for name, one in PARTITIONS.items() if name not in SPLIT and not one.swap_ab]
+    schedules = {
+        name: replace(PARTITIONS[name], width=32) for name in whole if PARTITIONS[name].cluster[1] == 1
+    }
+    schedules["registers"] = replace(SYNC, staging="registers", stages=1, width=32)
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
         return {"D": x["A"] @ x["B"].T + residue(0.75) * ((x["A"] @ x["P"].T) @ x["Q"].T)}
