@@ -345,8 +345,9 @@ def test_keys_in_pages() -> None:
     )
     with pytest.raises(LaunchError, match=r"keys in pages \(k_pages\) have none; nearest legal choice"):
         tt.attention(q.requires_grad_(), *caches, k_pages=table, **words)
-    with pytest.raises(LaunchError, match=r"k_lengths\[1\] is 33; k has 32 keys"):
-        tt.attention(q.detach(), k, v, k_lengths=torch.tensor([9, 33]))
+    if not q.is_cuda:  # no call waits for a GPU to read lengths there
+        with pytest.raises(LaunchError, match=r"k_lengths\[1\] is 33; k has 32 keys"):
+            tt.attention(q.detach(), k, v, k_lengths=torch.tensor([9, 33]))
 
 
 def test_attention_is_that_of_pytorch() -> None:
