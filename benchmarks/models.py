@@ -1,6 +1,6 @@
 """Language models in PyTorch: steps of training and of decoding with `tilewright.torch.convert`, and without.
 
-    python benchmarks/models.py [--device cuda|cpu] [--part gpt2 llama decode curve] [--compile] [--json FILE]
+    python benchmarks/models.py [--device cuda|cpu] [--part columns gpt2 llama decode curve] [--compile]
 
 The models have the layers of GPT-2 and of Llama in their real sizes, but few layers, and random weights in
 bf16.  A step of training is forward and backward.  A step of decoding computes one token for each row of a
@@ -24,11 +24,12 @@ from reporting import arguments, keep, table
 from torch import nn
 
 import tilewright.torch as tt
-from tilewright.torch.products import column_sums
+from tilewright.torch.modules import FeedForward
+from tilewright.torch.products import GATES, MATMUL_AND_SUMS, column_sums
 
 functional = nn.functional
 
-PARTS = ("gpt2", "llama", "decode", "curve")
+PARTS = ("columns", "gpt2", "llama", "decode", "curve")
 FORMATS = ("f8e4m3", "i4")
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXT = 1024
@@ -64,6 +65,22 @@ def by_pytorch(q: Any, k: Any, v: Any, *, causal: bool) -> Any:
     return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
+class Mlp(nn.Module):
+    """The MLP of a block, as models of `transformers` have it."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        layer = functools.partial(nn.Linear, bias=sizes.is_gpt2)
+        self.up, self.down = layer(sizes.width, sizes.inner), layer(sizes.inner, sizes.width)
+        self.act: nn.Module = nn.GELU(approximate="tanh") if sizes.is_gpt2 else nn.SiLU()
+        self.gate = None if sizes.is_gpt2 else layer(sizes.width, sizes.inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.gate is None:
+            return self.down(self.act(self.up(x)))
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
 class Block(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -77,8 +94,7 @@ class Block(nn.Module):
             self.qkv = layer(wide, wide + 2 * of_keys)
         else:
             self.q, self.k, self.v = layer(wide, wide), layer(wide, of_keys), layer(wide, of_keys)
-            self.gate = layer(wide, sizes.inner)
-        self.out, self.up, self.down = layer(wide, wide), layer(wide, sizes.inner), layer(sizes.inner, wide)
+        self.out, self.mlp = layer(wide, wide), Mlp(sizes)
         self.attend: Any = by_pytorch
 
     def forward(self, x: torch.Tensor, kept: Any = None, turns: Any = None) -> torch.Tensor:
@@ -95,10 +111,7 @@ class Block(nn.Module):
             keys[:, :, -1:], values[:, :, -1:] = k, v
             k, v = keys, values
         x = x + self.out(self.attend(q, k, v, causal=kept is None).transpose(-2, -3).flatten(-2))
-        y = self.after(x)
-        if self.sizes.is_gpt2:
-            return x + self.down(functional.gelu(self.up(y), approximate="tanh"))
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        return x + self.mlp(self.after(x))
 
 
 def rotated(x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -142,11 +155,38 @@ class Model(nn.Module):
         return made
 
 
+def jobs_of_mlp(
+    layer: FeedForward, rows: int, gradients: bool, kind: Any, device: str
+) -> list[Callable[[], Any]]:
+    """Calls of the kernels of an MLP, but for those of its layers alone."""
+    first, second, act = layer.up, layer.down, layer.function
+    x = torch.zeros(1, rows, first.in_features, dtype=kind, device=device)
+    if not gradients:
+        return [functools.partial(layer, x)]
+    y = torch.zeros(1, rows, second.out_features, dtype=kind, device=device)
+    hidden = torch.zeros(1, rows, first.out_features, dtype=kind, device=device)
+    late = {"multiply": hidden, "derivative": act}
+    if layer.gate is None:
+        words = (1.0, None, act, None, "exact", None)
+        return [
+            functools.partial(MATMUL_AND_SUMS.run, x, first.weight.mT, None, first.bias, None, None, *words),
+            functools.partial(tt.matmul, y, second.weight, **late),
+        ]
+    words = (None, None, hidden, None, 1.0, None, act, None, "exact", None)
+    return [
+        functools.partial(MATMUL_AND_SUMS.run, x, first.weight.mT, *words),
+        functools.partial(GATES.run, hidden, hidden, hidden, act),
+    ]
+
+
 def compile_first(model: Model, rows: int, gradients: bool, device: str) -> None:
     """Compile the kernels of a model's products in several threads: the thread of gradients is one."""
     kind = model.tokens.weight.dtype
     done, jobs = set[Any](), list[Callable[[], Any]]()
     for layer in model.modules():
+        if isinstance(layer, FeedForward) and FeedForward not in done:  # all have the same sizes
+            done.add(FeedForward)
+            jobs += jobs_of_mlp(layer, rows, gradients, kind, device)
         if not isinstance(layer, tt.Linear | tt.QuantizedLinear):
             continue
         key = type(layer), layer.in_features, layer.out_features, layer.bias is None
@@ -276,6 +316,50 @@ def curve(asked: Any, device: str) -> Iterator[dict[str, Any]]:
         yield {"problem": f"{steps} steps of training of {name}", "losses": found, "apart": apart}
 
 
+# ---------------------------------------------------------------- sums of columns
+
+
+def columns(asked: Any, device: str) -> Iterator[dict[str, Any]]:
+    """Sums of the columns of matrices in bf16, beside PyTorch's and a product with ones, as CUDA graphs."""
+    for rows, width in [(64, 48)] if asked.quick else [(8192, 4096), (16384, 768), (16384, 3072)]:
+        dy = torch.randn(rows, width, device=device).bfloat16()
+        ones = dy.new_ones(rows)
+        exact, sizes = dy.double().sum(0), dy.double().abs().sum(0)
+        assert bool(
+            ((column_sums(dy) - exact).abs() <= rows * 2.0**-24 * sizes + 2.0**-8 * exact.abs()).all()
+        )
+        calls: dict[str, Callable[[], Any]] = {
+            EAGER: functools.partial(dy.sum, 0),
+            OURS: functools.partial(column_sums, dy),
+            "product with ones": functools.partial(tt.matmul, ones, dy),
+        }
+        if device == "cuda":
+            for call in calls.values():
+                call()
+            torch.cuda.synchronize()
+        calls = {name: functools.partial(repeated, call) for name, call in calls.items()}
+        if device == "cuda":
+            calls = {name: captured(call) for name, call in calls.items()}
+        found = {name: ms / REPEATS for name, ms in times_ms(calls, device, 10).items()}
+        rate = dy.nbytes / found[OURS] / 1e6
+        print(
+            f"sums of {rows} x {width}:",
+            {k: round(v * 1e3, 1) for k, v in found.items()},
+            "us,",
+            f"ours {rate:.0f} GB/s",
+            flush=True,
+        )
+        yield {"problem": f"sums of the columns of {rows} x {width}", "ms": found}
+
+
+REPEATS = 20
+
+
+def repeated(call: Callable[[], Any]) -> None:
+    for _ in range(REPEATS):
+        call()
+
+
 # ---------------------------------------------------------------- decoding
 
 
@@ -338,6 +422,8 @@ def main() -> None:
     for part in asked.part:
         if part == "curve":
             rows += curve(asked, asked.device)
+        elif part == "columns":
+            rows += columns(asked, asked.device)
         elif part == "decode":
             with torch.no_grad():
                 rows += decoding(asked, asked.device)
