@@ -456,8 +456,58 @@ def test_scaled_mm() -> None:
     weights = (numbers.mT.half() * by_group.repeat_interleave(32, 0)).double()  # rounded once to f16
     bound = 70 * 2.0**-23 * (x.double().abs() @ weights.abs())
     assert bool(((found.double() - x.double() @ weights).abs() <= bound).all())
-    with pytest.raises(LaunchError, match="quantised numbers have no gradients"):
-        tt.scaled_mm(x.requires_grad_(), codes, scale_b=scales)
+    with pytest.raises(LaunchError, match="scale_b has no gradient"):
+        tt.scaled_mm(x, codes, scale_b=scales.requires_grad_())
+
+
+@pytest.mark.parametrize("form", ["columns", "number", "blocks", "i4", "f4e2m1", "nf4"])
+def test_gradients_of_activations_beside_codes(form: str) -> None:
+    """They are those of a product with the numbers that codes and scales stand for."""
+    x, bias, factor = drawn(2, 5, 192).float(), drawn(8).float(), drawn(5, 8).float()
+    words: dict[str, Any] = {"scale_a": 0.5, "activation": "gelu", "out_dtype": torch.float32}
+    if form in ("columns", "number", "blocks"):
+        codes = integers(-127, 128, (192, 8), seed=1).to(torch.int8)
+        scales = {"columns": drawn(8), "number": torch.tensor(0.1), "blocks": drawn(2, 1)}[
+            form
+        ].abs().float() / 64
+        weights = codes.double() * (scales.repeat_interleave(128, 0)[:192] if form == "blocks" else scales)
+        codes = codes.mT.contiguous().mT if form == "blocks" else codes
+        words["scale_b"] = scales
+        codes = codes.float().clamp(-8, 8).to(torch.float8_e4m3fn) if form == "blocks" else codes
+        if form == "blocks":
+            weights = codes.double() * scales.double().repeat_interleave(128, 0)[:192]
+    else:
+        held = integers(0, 256, (8, 96), seed=3).to(torch.uint8)
+        kind = "u4" if form == "nf4" else form
+        numbers = tw.unpack(held.cpu().numpy(), kind).astype(np.float64)
+        numbers = np.array(tw.NF4)[numbers.astype(int)] if form == "nf4" else numbers
+        scales = drawn(6, 8).abs().float() / 8
+        weights = torch.from_numpy(numbers).to(held.device).mT * scales.repeat_interleave(32, 0)
+        codes, words = held.mT, words | {"scale_b": scales, "group": 32, "packed": form}
+
+    def call(x: Any, bias: Any, factor: Any) -> Any:
+        return tt.scaled_mm(x, codes, bias=bias, multiply=factor, residual=x[..., :8], **words)
+
+    def like(x: Any, bias: Any, factor: Any) -> Any:
+        y = torch.nn.functional.gelu(0.5 * (x @ weights.to(x.dtype)) + bias)
+        return y * factor + x[..., :8]
+
+    given = [one.clone().requires_grad_() for one in (x, bias, factor)]
+    wide = [one.double().requires_grad_() for one in (x, bias, factor)]
+    found, expected = (
+        torch.autograd.grad(call(*given).sum(), given),
+        torch.autograd.grad(like(*wide).sum(), wide),
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+    if form == "columns":  # of 16 bits: a gradient far below 1 keeps its digits
+        half = x.half().requires_grad_()
+        tiny = torch.full((2, 5, 8), 2.0**-13, dtype=torch.float16)
+        y = tt.scaled_mm(half, codes, scale_b=words["scale_b"], out_dtype=torch.float16)
+        (d_x,) = torch.autograd.grad(y, half, tiny)
+        exact = tiny.double() @ weights.double().mT
+        sizes = tiny.double() @ weights.double().abs().mT
+        assert bool(((d_x.double() - exact).abs() <= 2.0**-9 * sizes + 2.0**-24).all())
 
 
 @pytest.mark.parametrize(

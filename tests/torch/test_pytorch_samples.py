@@ -86,6 +86,7 @@ def test_opcheck_of_quantised_numbers() -> None:
     codes = torch.ones(32, 8, dtype=torch.int8)
     args = (drawn(3, 32).half(), codes, None, drawn(8).float(), *(None,) * 4, 1.0, None, None, None, None)
     torch.library.opcheck(layers.SCALED_MM.overload, args)
+    torch.library.opcheck(layers.SCALED_MM.overload, (args[0].requires_grad_(), *args[1:]))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
+from tilewright.errors import LaunchError
 from tilewright.ops import col2im as of_col2im
 from tilewright.ops import gated_matmul as of_gates
 from tilewright.ops import gemm_chain as of_chain
 from tilewright.ops import grouped as of_groups
 from tilewright.ops import scaled as of_scaled
-from tilewright.packing import NF4
+from tilewright.ops.products import BLOCK
+from tilewright.packing import NF4, unpack
 from tilewright.runtime.packed_arrays import packed as packed_array
 from tilewright.torch.products import (
     MATMUL_AND_SUMS,
@@ -22,7 +25,7 @@ from tilewright.torch.products import (
     gradient_of_b,
     matmul,
 )
-from tilewright.torch.registry import Operation, direct, recorded, wants_gradient
+from tilewright.torch.registry import NARROWED, Operation, direct, recorded, wants_gradient
 from tilewright.torch.terms import (
     activated,
     finished,
@@ -422,14 +425,120 @@ def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
     return a.new_empty(shape, dtype=scaled_like("scaled_mm", out_dtype, a, b, packed))
 
 
-SCALED_MM = Operation(
+def _numbers(b: Any, scale_b: Any, zero_b: Any, group: int | None, packed: str | None) -> torch.Tensor:
+    """The numbers (..., K, N) that codes and scales stand for, in f32."""
+    if packed is None:
+        wide = b.float()
+    else:
+        codes = torch.stack([b & 15, b >> 4], 1).flatten(0, 1).long()
+        kind, table = TABLES.get(packed, (packed, None))
+        values = (
+            unpack(np.arange(16, dtype=np.uint8), kind)[::2].astype(np.float32) if table is None else table
+        )
+        wide = torch.tensor(values, dtype=torch.float32, device=b.device)[codes]
+    if group is not None:
+        zeros, scales = (
+            None if one is None else one.float().repeat_interleave(group, 0) for one in (zero_b, scale_b)
+        )
+        wide = wide if zeros is None else wide - zeros
+        return wide if scales is None else wide * scales
+    if scale_b is None:
+        return wide
+    scales = scale_b.float()
+    if 0 < scales.dim() < b.dim():
+        scales = scales[..., None, :]
+    for dim in (-2, -1) if scales.dim() else ():  # blocks along K, and of columns
+        if scales.shape[dim] not in (1, wide.shape[dim]):
+            scales = scales.repeat_interleave(BLOCK, dim).narrow(dim, 0, wide.shape[dim])
+    return wide * scales
+
+
+class ScaledGradient(torch.autograd.Function):
+    """``y = factor * scale_a * (a @ b) * scale_b + bias``, whose ``a`` and ``bias`` have gradients."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Compute ``y`` in one kernel."""
+        *terms, factor, group, packed, out_dtype = args
+        return SCALED_MM.inside(*terms, None, None, factor, group, packed, None, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the codes and scales, but not the activations."""
+        a, b, scale_a, scale_b, zero_b, bias, *ctx.words, _ = inputs
+        ctx.of_a, ctx.of_bias = (a.dtype, a.shape), None if bias is None else bias.dtype
+        ctx.save_for_backward(b, scale_a, scale_b, zero_b)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients of ``a``, by a product with the same codes, and of ``bias``."""
+        (b, scale_a, scale_b, zero_b), (factor, group, packed) = ctx.saved_tensors, ctx.words
+        (kind, shape), needs, d_a, d_bias = ctx.of_a, ctx.needs_input_grad, None, None
+        if needs[0]:
+            rows = (
+                dy
+                if scale_a is None
+                else dy * (scale_a if scale_a.dim() in (0, dy.dim()) else scale_a[..., None])
+            )
+            by_columns = group is None and packed is None and b.dim() == 2
+            if by_columns and (
+                scale_b is None or scale_b.numel() == 1 or scale_b.shape[-1] == scale_b.numel()
+            ):
+                # Scales are divided by the largest one, so that 16 bits hold the product.
+                top = None if scale_b is None else scale_b.float().abs().amax()
+                parts = (
+                    rows
+                    if top is None
+                    else rows * (scale_b.float() / torch.where(top > 0, top, 1)).reshape(-1)
+                )
+                d_a = scaled_mm(parts.to(kind), b.mT, scale_a=factor, scale_b=top, out_dtype=kind)
+            else:
+                held = _numbers(b, scale_b, zero_b, group, packed).to(kind)
+                like = dy.new_empty(()).expand(shape)
+                d_a = gradient_of_a(rows.to(kind), like, held, alpha=factor)
+            d_a = d_a.reshape(shape)
+        if needs[5]:
+            d_bias = column_sums(dy).to(ctx.of_bias)
+        return d_a, None, None, None, None, d_bias, None, None, None, None
+
+
+def _scaled_with_gradient(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    zero_b: Any,
+    bias: Any,
+    multiply: Any,
+    residual: Any,
+    factor: float,
+    group: int | None,
+    packed: str | None,
+    activation: str | None,
+    out_dtype: torch.dtype | None,
+) -> Any:
+    fixed = {"b": b, "scale_a": scale_a, "scale_b": scale_b, "zero_b": zero_b}
+    wanted = [name for name, one in fixed.items() if one is not None and one.requires_grad]
+    wanted += ["a"] if a.requires_grad and a.dtype not in NARROWED else []
+    by_rows = scale_a is None or scale_a.numel() == 1 or scale_a.shape in (a.shape[:-1], (*a.shape[:-1], 1))
+    if wanted or a.dim() < 2 or not by_rows:
+        what = " and ".join(wanted) or ("a vector" if a.dim() < 2 else "a with scales of blocks")
+        raise LaunchError(
+            f"tilewright.torch.scaled_mm: {what} has no gradient; nearest legal choice: detach(), or matmul "
+            "with weights of 16 bits"
+        )
+    scales = (scale_a, scale_b, zero_b)
+    sums = recorded(ScaledGradient, a, b, *scales, bias, factor, group, packed, out_dtype)
+    return finished(sums, activation, multiply, None, residual)
+
+
+SCALED_MM: Operation = Operation(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? zero_b, Tensor? bias, Tensor? "
     "multiply, Tensor? residual, float factor, int? group, str? packed, str? activation, ScalarType? "
     "out_dtype) -> Tensor",
     _run_scaled,
     _fake_scaled,
-    refusal="products of quantised numbers have no gradients; nearest legal choice: detach(), or "
-    "torch.no_grad(); or matmul with weights of 16 bits",
+    _scaled_with_gradient,
 )
 
 
@@ -451,6 +560,10 @@ def scaled_mm(
 ) -> torch.Tensor:
     """``activation(scale_a * (a @ b) * scale_b + bias) * multiply + residual`` of quantised numbers.
 
+    Activations ``a`` of f32, f16 and bf16, ``bias``, ``multiply`` and ``residual`` have gradients, codes and
+    scales have none.  If each scale belongs to a column, the gradient of ``a`` is a product with the same
+    codes; else with the numbers that codes and scales stand for, in the dtype of ``a``.
+
     Args:
         a: tensor (..., M, K) of float32, float16, bfloat16, fp8 or int8.
         b: tensor (..., K, N) of one of these; or of uint8 (K / 2, N), contiguous along K, with ``packed``.
@@ -470,7 +583,7 @@ def scaled_mm(
         A new tensor (..., M, N).
 
     Raises:
-        LaunchError: shapes or devices do not fit, or a gradient is wanted.
+        LaunchError: shapes or devices do not fit, or a gradient of codes or scales is wanted.
         DTypeError: an unsupported dtype or mixture.
 
     Example:

@@ -174,7 +174,7 @@ BLOCK = 128
 
 
 class QuantizedLinear(nn.Module):
-    """``x @ weightᵀ + bias`` with weights of 8 or 4 bits; it has no gradients.
+    """``x @ weightᵀ + bias`` with weights of 8 or 4 bits, of which only ``x`` has a gradient.
 
     ``"f8e4m3"`` and ``"i8"`` have a scale for each row of the weight, ``"f8e4m3_blocks"`` one for each block
     of 128 x 128 numbers, ``"i4"`` and ``"nf4"`` one for each ``group`` neighbours along K.  The scale is the
