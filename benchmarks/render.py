@@ -16,6 +16,7 @@ import against
 import candidates
 import complex as complex_products
 import dense_table
+import distributed
 import integers_cpu
 import split_k
 import survey_table
@@ -362,6 +363,13 @@ def complexes(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(complex_products.HEAD, [cells for row in rows for cells in complex_products.columns(row)])
 
 
+def over_ranks(rows: Sequence[dict[str, Any]]) -> str:
+    """Products over ranks: times, the most that overlap can give, and the time relative to both limits."""
+    lines = [distributed.columns(row) for row in rows if "failed" not in row]
+    lines += [[f"{row['kind']}, {row['of']}", "failed", row["failed"]] for row in rows if "failed" in row]
+    return markdown(distributed.HEAD, lines)
+
+
 def integers(rows: Sequence[dict[str, Any]]) -> str:
     """Products of i8 relative to f32, by instruction set."""
     return markdown(integers_cpu.HEAD, [integers_cpu.columns(row) for row in rows])
@@ -396,6 +404,7 @@ def models(rows: Sequence[dict[str, Any]]) -> str:
 TABLES = {
     "survey": surveyed,
     "models": models,
+    "distributed": over_ranks,
     "complex": complexes,
     "sum_bits": sum_bits,
     "integers_cpu": integers,

@@ -41,7 +41,7 @@ def placed(draw: random.Random, whole: torch.Tensor) -> torch.Tensor:
 
 def solve(number: int, rank: int, size: int) -> None:
     """Solve a problem on this rank, and compare every element of its result."""
-    draw, numbers = random.Random(number), torch.Generator().manual_seed(number)
+    draw, numbers = random.Random(number), torch.Generator("cpu").manual_seed(number)
     dtype = draw.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16, f64])
     rows, depth, columns = draw.randint(0, 40), draw.randint(0, 90), draw.randint(1, 48)
     batch = draw.choice([(), (), (2,), (3, 2)])
@@ -49,7 +49,8 @@ def solve(number: int, rank: int, size: int) -> None:
     dim = -2 if not batch or draw.random() < 0.6 else draw.randint(-len(batch) - 2, -3)
 
     def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=numbers, dtype=f64).to(dtype)
+        made = torch.randn(shape, generator=numbers, dtype=f64, device="cpu")
+        return made.to(torch.get_default_device(), dtype)
 
     a, b = drawn(*batch, rows, depth), drawn(*(batch if draw.random() < 0.4 else ()), depth, columns)
     bias = drawn(columns) if draw.random() < 0.5 else None

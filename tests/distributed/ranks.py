@@ -18,9 +18,18 @@ Case = Callable[[int, int], Any]
 """A function of the rank and the number of ranks, at the top level of a module."""
 
 
-def _work(rank: int, size: int, rendezvous: str, cases: Sequence[Case], answers: Connection) -> None:
+GPUS = "cpu:gloo,cuda:nccl"
+"""The backends of ranks that each have a GPU, on which new tensors lie."""
+
+
+def _work(
+    rank: int, size: int, rendezvous: str, cases: Sequence[Case], answers: Connection, backend: str
+) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    if "nccl" in backend:
+        torch.cuda.set_device(rank)
+        torch.set_default_device(torch.device("cuda", rank))
+    dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     for case in cases:
         try:
             answers.send((case(rank, size), None))
@@ -39,15 +48,21 @@ class Failed:
         return self.why
 
 
-def run_ranks(size: int, folder: Path, cases: Sequence[Case], seconds: float = 240) -> list[list[Any]]:
-    """Run cases on new processes; return the answers of all ranks for each case."""
+def run_ranks(
+    size: int, folder: Path, cases: Sequence[Case], seconds: float = 240, backend: str = "gloo"
+) -> list[list[Any]]:
+    """Run cases on new processes; return the answers of all ranks for each case.
+
+    A case that takes longer than ``seconds`` ends all processes, and the cases after it have no answers.
+    """
     context = mp.get_context("spawn")
     rendezvous = str(folder / f"rendezvous-{size}-{os.getpid()}")
     os.environ["TILEWRIGHT_THREADS"] = "1"
     processes, ends = [], []
     for rank in range(size):
         mine, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(rank, size, rendezvous, cases, theirs), daemon=True)
+        given = (rank, size, rendezvous, cases, theirs, backend)
+        process = context.Process(target=_work, args=given, daemon=True)
         process.start()
         theirs.close()
         processes.append(process)
@@ -64,6 +79,8 @@ def run_ranks(size: int, folder: Path, cases: Sequence[Case], seconds: float = 2
                 except EOFError:
                     process.join(0.1)
                     of_case.append(Failed(f"no answer; exit status {process.exitcode}"))
+                    if process.exitcode is None:  # the rank hangs, so the others will
+                        seconds = 0.5
         for process in processes:
             process.join(60)
     finally:

@@ -3,7 +3,8 @@
 A call has two exchanges.  First every rank sends a header to every other rank: the operation, its number,
 the caller's line, shapes, dtypes and options.  All ranks compare all headers, so that all raise the same
 error before anything is computed.  Then tensors travel from rank to rank, as bytes: nothing adds them on the
-way.
+way.  They travel as messages of the process group, or copy engines write them into memory of the peers: the
+last section has the steps of such a call.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import json
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -93,6 +95,17 @@ def ranks_of(group: Any) -> Ranks:
     return known
 
 
+def chunks(extent: int, count: int) -> tuple[int, ...]:
+    """Return the extents of the parts of `torch.chunk`, with zeros for parts that it does not have.
+
+    Example:
+        >>> chunks(10, 4), chunks(5, 4)
+        ((3, 3, 3, 1), (2, 2, 1, 0))
+    """
+    most = -(-extent // count)
+    return tuple(max(0, min(most, extent - part * most)) for part in range(count))
+
+
 class Ranks:
     """The ranks of one process group, seen by one of them; a copy is the same object.
 
@@ -111,6 +124,8 @@ class Ranks:
         self.failed = ""
         self._lock = RLock()
         self.agreed: set[str] = set()
+        self.maps_peers = True
+        self.memory: Any = None  # a `PeerMemory`, once a call needs it
 
     def __deepcopy__(self, memo: Any) -> Ranks:
         return self
@@ -227,7 +242,7 @@ class RankCall:
             text = json.dumps(header | {"refused": said[: HEADER_BYTES // 4]})
         headers = list[dict[str, Any]]()
         try:
-            headers = self._trade_headers(text, device)
+            headers = self.trade_headers(text, device)
         except RankError:
             if refusal is None:
                 raise
@@ -239,8 +254,8 @@ class RankCall:
         ranks.agreed.add(key)
         return [one["own"] for one in headers]
 
-    def _trade_headers(self, text: str, device: torch.device) -> list[dict[str, Any]]:
-        """Send a header to each other rank; return the headers of all ranks."""
+    def trade_headers(self, text: str, device: torch.device) -> list[dict[str, Any]]:
+        """Send a header, a JSON text, to each other rank; return the headers of all ranks."""
         kinds = {one.type for one in self._process_group()._device_types}
         there = torch.device(HOST) if HOST in kinds or device.type not in kinds else device
         padded = bytearray(text.encode().ljust(HEADER_BYTES, b"\0"))
@@ -326,10 +341,16 @@ class RankCall:
                 posted.append((rank, list(zip(peers, works, strict=True))))
         except RuntimeError as error:
             raise self._failure([], what, begin, error) from error
-        return self._waited(posted, what, begin)
+        on_gpu = any(one.is_cuda for one in (*outgoing.values(), *incoming.values()))
+        return self._waited(posted, what, begin, on_gpu=on_gpu)
 
     def _waited(
-        self, posted: Sequence[tuple[int, Sequence[tuple[int, Any]]]], what: str, begin: float
+        self,
+        posted: Sequence[tuple[int, Sequence[tuple[int, Any]]]],
+        what: str,
+        begin: float,
+        *,
+        on_gpu: bool,
     ) -> Iterator[int]:
         have_all = False
         try:
@@ -337,7 +358,8 @@ class RankCall:
                 for peer, work in works:
                     left = max(begin + self.timeout - time.monotonic(), 0.001)
                     try:
-                        work.wait(timedelta(seconds=left))
+                        # NCCL makes the stream wait; with a limit it would make the host wait, too.
+                        work.wait() if on_gpu else work.wait(timedelta(seconds=left))
                     except RuntimeError as error:
                         late = [peer, *self._also_missing(posted[at + 1 :])]
                         raise self._failure(late, what, begin, error) from error
@@ -387,3 +409,170 @@ def _caller() -> str:
             break
         frame = frame.f_back
     return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+# ---------------------------------------------------------------- copies into peers' memory
+
+
+SLOTS = 2
+"""Slots for data. With two, no rank waits for a peer's previous call."""
+
+MOST_COUNTERS = 64
+"""Counters of a slot: the number of ranks times the pieces of a shard is at most this."""
+
+COUNTERS_BYTES = 4096
+"""Bytes before the first slot, which hold the counters."""
+
+PIECE_ROWS = 256
+"""Rows of a piece are a multiple of this, so that pieces end where tiles of products do."""
+
+PIECE_BYTES = 8 << 20
+"""Least bytes of a piece: a link of 400 GB/s copies them in 20 µs, ten times as long as the copy's start."""
+
+
+class PeerByte(NamedTuple):
+    """A byte of the memory of a rank."""
+
+    rank: int
+    offset: int
+
+
+class AwaitCounter(NamedTuple):
+    """The stream waits until a counter of this rank has a value or more."""
+
+    counter: PeerByte
+    value: int
+
+
+class SetCounter(NamedTuple):
+    """The stream sets a counter after its earlier steps."""
+
+    counter: PeerByte
+    value: int
+
+
+class SendBytes(NamedTuple):
+    """A copy engine copies bytes of this rank's tensor to a peer, then sets a counter of the peer."""
+
+    begin: int
+    size: int
+    target: PeerByte
+    counter: PeerByte
+    value: int
+
+
+@dataclass(frozen=True)
+class SlotUse:
+    """The use of a slot by one call.
+
+    Args:
+        rank: this rank.
+        ranks: the number of ranks.
+        slot: the slot.
+        epoch: the number of the call.
+        before: the call that used the slot before; 0: none.
+        slot_bytes: size of a slot.
+    """
+
+    rank: int
+    ranks: int
+    slot: int
+    epoch: int
+    before: int
+    slot_bytes: int
+
+    def data(self, rank: int, offset: int = 0) -> PeerByte:
+        """A byte of the slot."""
+        return PeerByte(rank, COUNTERS_BYTES + self.slot * self.slot_bytes + offset)
+
+    def ready(self, rank: int, index: int) -> PeerByte:
+        """The counter of a piece in the memory of a rank."""
+        return PeerByte(rank, 4 * (self.slot * 2 * MOST_COUNTERS + index))
+
+    def free(self, rank: int, peer: int) -> PeerByte:
+        """The counter of a rank for the last call in which a peer read its own slot."""
+        return PeerByte(rank, 4 * ((self.slot * 2 + 1) * MOST_COUNTERS + peer))
+
+    def sent(self, index: int) -> PeerByte:
+        """The counter of a part that this rank's own kernel stores."""
+        return PeerByte(self.rank, COUNTERS_BYTES // 2 + 4 * index)
+
+    def peers(self, step: int) -> Iterator[int]:
+        """The other ranks, forwards or backwards from this one."""
+        return ((self.rank + step * turn) % self.ranks for turn in range(1, self.ranks))
+
+    def released(self) -> list[SetCounter]:
+        """Tell all peers that this rank no longer reads its slot."""
+        return [SetCounter(self.free(peer, self.rank), self.epoch) for peer in self.peers(1)]
+
+    def vacant(self, peer: int) -> list[AwaitCounter]:
+        """Wait until a peer no longer reads what the slot held before."""
+        return [AwaitCounter(self.free(self.rank, peer), self.before)] if self.before else []
+
+
+def shards_to_peers(
+    turn: SlotUse, sizes: Sequence[int], row_bytes: int, pieces: int
+) -> list[AwaitCounter | SetCounter | SendBytes]:
+    """Copy this rank's shard into the slots of all peers; the rank that needs it next comes first.
+
+    Args:
+        turn: the call.
+        sizes: rows of the ranks' shards.
+        row_bytes: bytes of a row.
+        pieces: pieces of a shard, each with a counter; they divide its rows.
+    """
+    steps, first = list[AwaitCounter | SetCounter | SendBytes](), sum(sizes[: turn.rank])
+    each = sizes[turn.rank] // pieces * row_bytes
+    for peer in turn.peers(-1):
+        steps += turn.vacant(peer)
+        for piece in range(pieces):
+            counter = turn.ready(peer, turn.rank * pieces + piece)
+            target = turn.data(peer, first * row_bytes + piece * each)
+            sent = SendBytes(piece * each, each, target, counter, turn.epoch)
+            steps.append(sent if each else SetCounter(counter, turn.epoch))
+    return steps
+
+
+def parts_to_peers(
+    turn: SlotUse, part_bytes: int, pieces: int, counts: Sequence[int]
+) -> list[AwaitCounter | SetCounter | SendBytes]:
+    """Copy each part of a result to the rank that owns it, as soon as this rank's kernel has stored it.
+
+    Args:
+        turn: the call.
+        part_bytes: bytes of the part of one rank.
+        pieces: pieces of a part, each with a counter.
+        counts: the values of this rank's counters of stored pieces.
+    """
+    steps, each = list[AwaitCounter | SetCounter | SendBytes](), part_bytes // pieces
+    for peer in turn.peers(1):
+        for piece in range(pieces):
+            index = peer * pieces + piece
+            steps.append(AwaitCounter(turn.sent(index), counts[index]))
+            steps += turn.vacant(peer) if not piece else []
+            counter = turn.ready(peer, turn.rank * pieces + piece)
+            target = turn.data(peer, turn.rank * part_bytes + piece * each)
+            steps.append(SendBytes(index * each, each, target, counter, turn.epoch))
+    return steps
+
+
+def arrived(turn: SlotUse, pieces: int, peers: Iterable[int]) -> list[AwaitCounter]:
+    """Wait for the pieces of peers."""
+    indices = (peer * pieces + piece for peer in peers for piece in range(pieces))
+    return [AwaitCounter(turn.ready(turn.rank, index), turn.epoch) for index in indices]
+
+
+def pieces_of(sizes: Sequence[int], row_bytes: int, ranks: int) -> int:
+    """The pieces in which each shard travels: as many as divide it, and are large enough.
+
+    Args:
+        sizes: rows of the shards.
+        row_bytes: bytes of a row.
+        ranks: the number of ranks.
+    """
+    rows = sizes[0] if len(set(sizes)) == 1 else 0
+    for pieces in (8, 4, 2):
+        is_legal = rows and pieces * ranks <= MOST_COUNTERS and rows % (pieces * PIECE_ROWS) == 0
+        if is_legal and rows // pieces * row_bytes >= PIECE_BYTES:
+            return pieces
+    return 1

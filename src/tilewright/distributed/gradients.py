@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from tilewright.distributed.exchange import chunks
 from tilewright.distributed.products import (
     ADDED,
     How,
-    chunks,
     gather,
     gather_products,
     reduce_products,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tilewright.distributed.exchange import ranks_of
+from tilewright.distributed.exchange import chunks, ranks_of
 from tilewright.distributed.functions import (
     all_gather_matmul,
     matmul_all_reduce,
@@ -23,8 +23,8 @@ from tilewright.distributed.functions import (
     replicated_matmul,
 )
 from tilewright.distributed.gradients import SharedParameter
-from tilewright.distributed.products import How, chunks
-from tilewright.distributed.sums import PARTS
+from tilewright.distributed.peers import PARTS
+from tilewright.distributed.products import How
 from tilewright.errors import LaunchError
 from tilewright.torch.attending import attention
 from tilewright.torch.layers import gated_matmul

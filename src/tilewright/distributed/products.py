@@ -6,15 +6,24 @@ Both have gradients, and each is the gradient of the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import torch
 
-from tilewright.distributed.exchange import RankCall, Ranks
-from tilewright.distributed.sums import PARTS, add_parts
+from tilewright.distributed.exchange import RankCall, Ranks, chunks
+from tilewright.distributed.peers import (
+    PARTS,
+    ArrivingRows,
+    LeavingParts,
+    add_parts,
+    is_served,
+    memory_of,
+    multiply_arriving,
+    multiply_leaving,
+)
 from tilewright.errors import LaunchError
 from tilewright.ops import matmul as of_matmul
 from tilewright.torch.layers import scaled_by_kernels
@@ -66,17 +75,6 @@ class How:
         if self.invariant:
             given["batch_invariant"] = True
         return scaled_by_kernels(a, b, **given) if self.scaled else of_matmul.matmul(a, b, **given)
-
-
-def chunks(extent: int, count: int) -> tuple[int, ...]:
-    """Return the extents of the parts of `torch.chunk`, with zeros for parts that it does not have.
-
-    Example:
-        >>> chunks(10, 4), chunks(5, 4)
-        ((3, 3, 3, 1), (2, 2, 1, 0))
-    """
-    most = -(-extent // count)
-    return tuple(max(0, min(most, extent - part * most)) for part in range(count))
 
 
 # ---------------------------------------------------------------- forward
@@ -307,9 +305,30 @@ def gather_products(
             moved = scale.detach().movedim(rows, 0)
             words["scale_a"] = _gathered(call, moved, sizes, "scales").movedim(0, rows)
         given = [{**words, **one, **_out_dtype(kind)} for one in terms]
-        is_simple = a.dim() == 2 and not how.invariant and not isinstance(scale, torch.Tensor)
-        if a.is_cuda and is_simple and all(one.keys() <= {"bias", "activation"} for one in terms):
-            return _products_in_ring_order(call, how, a, bs, given, sizes), sizes
+        inner, lead = a.shape[a.dim() + how.dim + 1 : -1], a.shape[: how.dim]
+        rows, depth = [math.prod((extent, *inner)) for extent in sizes], a.shape[-1]
+        memory = memory_of(call, a, sum(rows) * depth * a.element_size()) if math.prod(lead) == 1 else None
+        if memory is not None:
+            own = a.reshape(rows[how.ranks.rank], depth).contiguous()
+            shape = (*lead, sum(sizes), *inner)
+            with memory.gathering(call, own, rows) as arriving:
+                if _is_simple(how, bs, given):
+                    ys = _products_of_arriving_rows(how, arriving, bs, given)
+                    return [y.view(*shape, y.shape[-1]) for y in ys], sizes
+                arriving.wait()
+                whole = arriving.whole.view(*shape, depth)
+                return [
+                    how.multiply(whole, b.detach(), **one) for b, one in zip(bs, given, strict=True)
+                ], sizes
+        if a.is_cuda and a.dim() == 2 and _is_simple(how, bs, given):
+            own, others = a.contiguous(), call.ranks.others
+            shards = [
+                own if one == how.ranks.rank else own.new_empty((rows[one], depth))
+                for one in range(len(rows))
+            ]
+            incoming = {rank: shards[rank] for rank in others}
+            arrivals = call.arrivals(dict.fromkeys(others, own), incoming, "a shard")
+            return _products_in_ring_order(how, shards, arrivals, bs, given), sizes
         whole = _gathered(call, a.movedim(how.dim, 0), sizes, "a shard").movedim(0, how.dim)
     return [how.multiply(whole, b.detach(), **one) for b, one in zip(bs, given, strict=True)], sizes
 
@@ -318,28 +337,46 @@ def _out_dtype(kind: torch.dtype | None) -> dict[str, Any]:
     return {} if kind is None else {"out_dtype": own_dtype(kind)}
 
 
+def _is_simple(how: How, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows can be multiplied apart from each other, by matrices without batches."""
+    is_plain = not how.invariant and not how.scaled and all(b.dim() == 2 for b in bs)
+    return is_plain and all(one.keys() <= {"bias", "activation", "out_dtype"} for one in given)
+
+
+def _products_of_arriving_rows(
+    how: How, rows: ArrivingRows, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str, Any]]
+) -> list[torch.Tensor]:
+    """Products that begin with the own rows.
+
+    A kernel waits for each shard before it loads it.  If the shards have other extents than those of
+    `torch.chunk`, or the kernel does not serve the dtype, each shard has its own product.
+    """
+    whole = rows.whole
+    is_even = tuple(rows.sizes) == chunks(len(whole), len(rows.sizes))
+    if how.words or not is_even or not all(is_served(whole, b) for b in bs):
+        return _products_in_ring_order(how, whole.split(rows.sizes), rows.arrivals(), bs, given)
+    outs = list[torch.Tensor]()
+    for b, one in zip(bs, given, strict=True):
+        kind = _result_dtype(how, one.get("out_dtype"), whole, b, one)
+        outs.append(whole.new_empty((len(whole), b.shape[-1]), dtype=kind))
+        multiply_arriving(rows, b.detach(), outs[-1], one.get("bias"), one.get("activation"))
+    return outs
+
+
 def _products_in_ring_order(
-    call: RankCall,
     how: How,
-    a: torch.Tensor,
+    shards: Sequence[torch.Tensor],
+    arrivals: Iterator[int],
     bs: Sequence[torch.Tensor],
     given: Sequence[Mapping[str, Any]],
-    sizes: Sequence[int],
 ) -> list[torch.Tensor]:
-    """One product for each shard: the own one first, while the others travel.
-
-    NCCL copies on a stream of its own; this one waits for a shard only before its product.
-    """
-    own, me = a.contiguous(), call.ranks.rank
-    shape = a.shape[1:]
-    shards = [own if rank == me else own.new_empty((rows, *shape)) for rank, rows in enumerate(sizes)]
-    others = call.ranks.others
-    arrivals = call.arrivals(dict.fromkeys(others, own), {rank: shards[rank] for rank in others}, "a shard")
+    """One product for each shard: the own one first, while the others travel."""
+    me, rows = how.ranks.rank, [len(one) for one in shards]
     outs = list[list[torch.Tensor]]()
     for b, one in zip(bs, given, strict=True):
-        kind = _result_dtype(how, one.get("out_dtype"), a, b, one)
-        out = own.new_empty((*b.shape[:-2], sum(sizes), b.shape[-1]), dtype=kind)
-        outs.append([out, *out.split(list(sizes), -2)])
+        kind = _result_dtype(how, one.get("out_dtype"), shards[me], b, one)
+        out = shards[me].new_empty((sum(rows), b.shape[-1]), dtype=kind)
+        outs.append([out, *out.split(rows)])
     for rank in chain([me], arrivals):
         for b, one, (_, *places) in zip(bs, given, outs, strict=True):
             words = {name: word for name, word in one.items() if name != "out_dtype"}
@@ -430,7 +467,19 @@ def reduce_products(
     with how.ranks.call(how.name, how.timeout) as call:
         found = call.agree(pairs[0][0].device, describe, how.check, is_uneven=how.invariant)
         cuts = [_cuts(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
-        return _summed(call, how, _partial_sums(how, pairs, cuts, shape), shape, made, terms)
+
+        def stored(parts: LeavingParts) -> bool:
+            """Store the parts by a kernel that counts them, if one serves the operands."""
+            [(a, b), *more] = pairs
+            if more or how.words or how.scaled or how.invariant or b.dim() != 2 or not is_served(a, b):
+                return False
+            multiply_leaving(parts, a.detach().reshape(-1, a.shape[-1]), b.detach())
+            return True
+
+        how_to_add = (shape, _sums_dtype(how, pairs), made, terms)
+        return _summed(
+            call, how, pairs[0][0], lambda: _partial_sums(how, pairs, cuts, shape), stored, *how_to_add
+        )
 
 
 def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.Tensor:
@@ -458,39 +507,67 @@ def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch
     with how.ranks.call(how.name, how.timeout) as call:
         call.agree(x.device, describe, how.check, is_uneven=False)
         partial = x.detach().movedim(how.dim, 0).contiguous()
-        return _summed(call, how, partial, x.shape, x.dtype, {})
+        return _summed(call, how, x, lambda: partial, lambda _: False, x.shape, x.dtype, x.dtype, {})
 
 
 def _summed(
     call: RankCall,
     how: How,
-    partial: torch.Tensor,
+    like: torch.Tensor,
+    partial: Callable[[], torch.Tensor],
+    stored: Callable[[LeavingParts], bool],
     shape: Sequence[int],
+    sums: torch.dtype,
     kind: torch.dtype,
     terms: Mapping[str, Any],
 ) -> torch.Tensor:
-    """Exchange partial sums, whose rows come first, and add them with terms: the own rows, or all of them."""
-    ranks, dim = how.ranks, how.dim
+    """Exchange partial sums, and add them with terms: the own rows, or all of them.
+
+    Args:
+        call: the call.
+        how: how ranks compute it.
+        like: a tensor on this rank's device.
+        partial: computes this rank's partial sums, with the rows of ``dim`` first.
+        stored: stores them by a kernel that counts the parts of the ranks; False if none serves.
+        shape: shape of the whole sum.
+        sums: dtype of the partial sums.
+        kind: dtype of the result.
+        terms: the terms after the sum.
+    """
+    ranks, dim, columns = how.ranks, how.dim, shape[-1]
+    moved = (*torch.empty(shape, device="meta").movedim(dim, 0).shape,)
     if not how.scatters:
-        partial = partial.movedim(0, dim).reshape(-1, shape[-1])
-    given = how.sizes if how.scatters else None
-    sizes = list(chunks(partial.shape[0], ranks.size) if given is None else given)
-    slots = partial.split(sizes)
-    own, others = slots[ranks.rank], ranks.others
-    parts = own.new_empty((ranks.size, *own.shape))
-    parts[ranks.rank].copy_(own)
-    outgoing = {rank: slots[rank] for rank in others}
-    call.trade(outgoing, {rank: parts[rank] for rank in others}, "partial sums")
+        moved = (math.prod(shape[:-1]), columns)
+    sizes = list(how.sizes if how.scatters and how.sizes is not None else chunks(moved[0], ranks.size))
+    result = like.new_empty((sizes[ranks.rank] if how.scatters else moved[0], *moved[1:]), dtype=kind)
+    places = () if how.scatters else result.split(sizes)
+    mine = result if how.scatters else places[ranks.rank]
+    first, rows = sum(sizes[: ranks.rank]), mine.numel() // max(columns, 1)
+
+    def rows_first() -> torch.Tensor:
+        made = partial()
+        return made if how.scatters else made.movedim(0, dim).reshape(moved)
+
+    memory = None
+    if len(set(sizes)) == 1 and (not how.scatters or math.prod(shape[:dim]) == 1):
+        memory = memory_of(call, like, ranks.size * rows * columns * sums.itemsize)
+    if memory is not None:
+        with memory.scattering(call, rows, columns, sums) as parts:
+            if not stored(parts):
+                parts.take(rows_first())
+            received, own = parts.exchanged()
+            _finish(how, received, mine, terms, shape, first, (ranks.rank, own))
+    else:
+        slots = rows_first().split(sizes)
+        received = slots[0].new_empty((ranks.size, *slots[ranks.rank].shape))
+        received[ranks.rank].copy_(slots[ranks.rank])
+        outgoing = {rank: slots[rank] for rank in ranks.others}
+        call.trade(outgoing, {rank: received[rank] for rank in ranks.others}, "partial sums")
+        _finish(how, received, mine, terms, shape, first)
     if how.scatters:
-        mine = own.new_empty(own.shape, dtype=kind)
-        _finish(how, parts, mine, terms, shape, 0)
-        return mine.movedim(0, dim)
-    whole = partial.new_empty(partial.shape, dtype=kind)
-    places = whole.split(sizes)
-    mine = places[ranks.rank]
-    _finish(how, parts, mine, terms, shape, sum(sizes[: ranks.rank]))
-    call.trade(dict.fromkeys(others, mine), {rank: places[rank] for rank in others}, "sums")
-    return whole.view(*shape)
+        return result.movedim(0, dim)
+    call.trade(dict.fromkeys(ranks.others, mine), {rank: places[rank] for rank in ranks.others}, "sums")
+    return result.view(*shape)
 
 
 def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
@@ -592,6 +669,7 @@ def _finish(
     terms: Mapping[str, Any],
     shape: Sequence[int],
     first: int,
+    own: tuple[int, torch.Tensor] | None = None,
 ) -> None:
     """Add the partial sums of all ranks, with terms, into rows of the result."""
     columns = shape[-1]
@@ -614,6 +692,7 @@ def _finish(
         parts.view(parts.shape[0], rows, columns),
         out.view(rows, columns),
         is_tree=how.invariant,
+        own=own,
         activation=terms.get("activation"),
         derivative=terms.get("derivative"),
         beta=terms.get("beta"),

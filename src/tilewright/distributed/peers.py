@@ -1,0 +1,674 @@
+"""Memory that the ranks of one host share, and the kernels that multiply and add over ranks.
+
+Each rank has one allocation, which the others map: counters, and two slots for data.  Calls take the slots
+in turn.  A copy engine writes a shard into a peer's slot and then sets the peer's counter to the number of
+the call, the epoch.  Counters only count up.  A rank that no longer reads a slot tells all peers so; they
+write to it again two calls later, after a wait for this.  `PeerMemory` runs the steps of `exchange.py` on
+CUDA streams; tests run them under the checker of ranks (`tilewright.testing.ranks`).
+
+Partial sums are added in an order that depends on the number of parts alone: one after the other, or as a
+binary tree of eight leaves.  The terms after a product (bias, activation and others) follow in the same
+kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import Parameter, Signature
+from typing import Any
+
+import torch
+
+from tilewright.distributed.exchange import (
+    COUNTERS_BYTES,
+    MOST_COUNTERS,
+    SLOTS,
+    AwaitCounter,
+    PeerByte,
+    RankCall,
+    SendBytes,
+    SetCounter,
+    SlotUse,
+    arrived,
+    parts_to_peers,
+    pieces_of,
+    shards_to_peers,
+)
+from tilewright.dtypes import DType, f32, f64
+from tilewright.errors import LaunchError, ToolchainError
+from tilewright.lang.dataflow.indexing import arrives, leaves
+from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.functions import derivative as slope
+from tilewright.ops.ending import ACTIVATIONS
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.gpu_memory import DeviceMemory
+from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.targets.target import GPU
+from tilewright.torch.registry import dtype_of
+
+MOST_TENSORS = 64
+"""Tensors in peers' memory that are kept for later calls."""
+
+ALIGNMENT = 256
+"""Alignment of a slot in bytes."""
+
+IPC_HANDLE_BYTES = 64
+"""Bytes of a handle by which another process maps memory. Source: "CUDA Driver API", `CUipcMemHandle`."""
+
+AT_LEAST = 0
+"""The flag of a wait for a value or more. Source: "CUDA Driver API", `CU_STREAM_WAIT_VALUE_GEQ`."""
+
+MOST_EPOCHS = (1 << 31) - 1
+"""Largest epoch; streams compare counters as signed numbers of 32 bits."""
+
+
+# ---------------------------------------------------------------- on CUDA streams
+
+
+class _Bytes:
+    """Bytes at an address of a GPU, for `torch.as_tensor`."""
+
+    def __init__(self, memory: DeviceMemory, address: int, size: int) -> None:
+        self.memory = memory
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+        }
+
+
+_MAPPED: list[DeviceMemory] = []
+"""Memory that peers may have mapped. That of a group that has ended stays here: freeing it is not defined."""
+
+
+class PeerMemory:
+    """The memory of one rank on its GPU, and the mapped memory of its peers.
+
+    Args:
+        call: the call that needs it first, through which ranks exchange handles.
+        device: this rank's GPU.
+    """
+
+    def __init__(self, call: RankCall, device: torch.device) -> None:
+        self.device = device
+        self.rank, self.size = call.ranks.rank, call.ranks.size
+        self.epoch = 0
+        self.last = [0] * SLOTS
+        self.counts = [0] * MOST_COUNTERS
+        self.slot_bytes = 0
+        self.memory: DeviceMemory | None = None
+        self._bases: dict[int, int] = {}
+        self._events: list[Any] = [None] * SLOTS
+        self._tensors: dict[Any, torch.Tensor] = {}
+        self.reason = ""
+
+    # ------------------------------------------------------------ memory
+
+    def reserve(self, call: RankCall, slot_bytes: int) -> bool:
+        """Have slots of a size; all ranks ask for the same. Returns False if ranks cannot map each other."""
+        if not self.reason and slot_bytes > self.slot_bytes:
+            CUDA_DRIVER.synchronize(self.index)
+            self.reason = self._map(call, max(slot_bytes, 2 * self.slot_bytes))
+        return not self.reason
+
+    @property
+    def index(self) -> int:
+        """The number of this rank's GPU."""
+        return torch.cuda.current_device() if self.device.index is None else self.device.index
+
+    def _map(self, call: RankCall, slot_bytes: int) -> str:
+        """Allocate, and map the memory of all peers; returns why that is impossible on any rank, or ""."""
+        size = -(-slot_bytes // ALIGNMENT) * ALIGNMENT
+        memory, own = self._allocated(COUNTERS_BYTES + SLOTS * size)
+        found = call.trade_headers(json.dumps(own), self.device)
+        why = next((f"rank {rank}: {one['why']}" for rank, one in enumerate(found) if "why" in one), "")
+        if not why and len({one["host"] for one in found}) > 1:
+            why = "ranks on several hosts"
+        bases = dict[int, int]()
+        try:
+            for rank, one in enumerate(found if memory is not None and not why else ()):
+                is_own = rank == self.rank
+                bases[rank] = memory.address if is_own else self._opened(one["bus"], one["handle"])  # type: ignore[union-attr]
+        except (LaunchError, ToolchainError) as error:
+            why = f"rank {self.rank}: {str(error)[:200]}"
+        with CUDA_DRIVER.current(self.index):
+            for rank, base in self._bases.items():
+                if rank != self.rank:
+                    CUDA_DRIVER.call("cuIpcCloseMemHandle", base)
+        # After the second exchange no peer has mapped the memory from before, which is freed then.
+        answers = [one["why"] for one in call.trade_headers(json.dumps({"why": why}), self.device)]
+        if self.memory is not None:
+            _MAPPED.remove(self.memory)
+        self.memory, self._bases, self.slot_bytes = memory, bases, size
+        self.epoch, self.last, self.counts = 0, [0] * SLOTS, [0] * MOST_COUNTERS
+        self._events, self._tensors = [None] * SLOTS, {}
+        if memory is None or any(answers):
+            return next(filter(None, answers))
+        _MAPPED.append(memory)
+        self.side = torch.cuda.Stream(self.device, priority=-1)
+        return ""
+
+    def _allocated(self, size_bytes: int) -> tuple[DeviceMemory | None, dict[str, str]]:
+        """Memory of zeros, and what peers must know to map it, or why there is none."""
+        driver, host = CUDA_DRIVER, {"host": _host()}
+        try:
+            memory = DeviceMemory(size_bytes, self.index)
+            memory.clear(0)
+            with driver.current(self.index):
+                # A driver that does not let streams wait for memory says so here.
+                driver.call("cuStreamWriteValue32", 0, memory.address, 0, 0)
+                driver.call("cuStreamWaitValue32", 0, memory.address, 0, AT_LEAST)
+                driver.synchronize(self.index)
+                handle = driver.call("cuIpcGetMemHandle", memory.address)
+                bus = driver.call("cuDeviceGetPCIBusId", 64, driver.call("cuDeviceGet", self.index))
+        except (LaunchError, ToolchainError) as error:
+            return None, {**host, "why": str(error)[:200]}
+        text = ctypes.string_at(handle.getPtr(), IPC_HANDLE_BYTES).hex()
+        return memory, {**host, "handle": text, "bus": bus.split(b"\0")[0].decode()}
+
+    def _opened(self, bus: str, text: str) -> int:
+        """Map the memory of a peer."""
+        driver = CUDA_DRIVER
+        with driver.current(self.index):
+            peer = driver.call("cuDeviceGetByPCIBusId", bus.encode())
+            own = driver.call("cuDeviceGet", self.index)
+            if int(peer) != int(own) and not driver.call("cuDeviceCanAccessPeer", own, peer):
+                raise LaunchError(f"GPU {int(own)} cannot address the memory of GPU {int(peer)}")
+            handle = driver.bindings().CUipcMemHandle()
+            ctypes.memmove(handle.getPtr(), bytes.fromhex(text), IPC_HANDLE_BYTES)
+            lazy = driver.constant("CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS")
+            return int(driver.call("cuIpcOpenMemHandle", handle, int(lazy)))
+
+    def tensor(self, place: PeerByte, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in this rank's memory."""
+        key = place.offset, (*shape,), dtype
+        if (found := self._tensors.get(key)) is not None:
+            return found
+        assert self.memory is not None
+        size = math.prod(shape) * dtype.itemsize
+        held = _Bytes(self.memory, self.memory.address + place.offset, size)
+        made = torch.as_tensor(held, device=torch.device(GPU, self.index)).view(dtype).view(*shape)
+        if len(self._tensors) >= MOST_TENSORS:
+            self._tensors.clear()
+        self._tensors[key] = made
+        return made
+
+    def address(self, place: PeerByte) -> int:
+        """The address of a byte, as this rank's GPU has it."""
+        return self._bases[place.rank] + place.offset
+
+    # ------------------------------------------------------------ calls
+
+    def _turn(self) -> SlotUse:
+        """The next call."""
+        if self.epoch >= MOST_EPOCHS:
+            raise LaunchError(
+                f"{self.epoch} calls of one group; nearest legal choice: a new process group, whose counters "
+                "begin with 0"
+            )
+        self.epoch += 1
+        slot = self.epoch % SLOTS
+        turn = SlotUse(self.rank, self.size, slot, self.epoch, self.last[slot], self.slot_bytes)
+        self.last[slot] = self.epoch
+        return turn
+
+    def run(
+        self,
+        steps: Sequence[AwaitCounter | SetCounter | SendBytes],
+        stream: torch.cuda.Stream,
+        source: int = 0,
+    ) -> None:
+        """Enqueue steps.
+
+        Args:
+            steps: the steps.
+            stream: the stream.
+            source: the address of the tensor whose bytes are sent.
+        """
+        driver, handle = CUDA_DRIVER, stream.cuda_stream
+        with driver.current(self.index):
+            for step in steps:
+                if isinstance(step, AwaitCounter):
+                    driver.call(
+                        "cuStreamWaitValue32", handle, self.address(step.counter), step.value, AT_LEAST
+                    )
+                    continue
+                if isinstance(step, SendBytes):
+                    target = self.address(step.target)
+                    driver.call("cuMemcpyAsync", target, source + step.begin, step.size, handle)
+                driver.call("cuStreamWriteValue32", handle, self.address(step.counter), step.value, 0)
+
+    @contextmanager
+    def gathering(self, call: RankCall, own: torch.Tensor, sizes: Sequence[int]) -> Iterator[ArrivingRows]:
+        """Send this rank's rows to all peers; yield the rows of all ranks, which arrive meanwhile.
+
+        Args:
+            call: the call.
+            own: this rank's rows, a contiguous matrix.
+            sizes: rows of all ranks.
+        """
+        turn, stream = self._turn(), torch.cuda.current_stream(self.index)
+        row_bytes = own.shape[1] * own.element_size()
+        pieces = pieces_of(sizes, row_bytes, self.size)
+        whole = self.tensor(turn.data(self.rank), (sum(sizes), own.shape[1]), own.dtype)
+        # Copies are enqueued before the kernel that waits for those of peers: streams may share a queue.
+        self.side.wait_stream(stream)
+        self.run(shards_to_peers(turn, sizes, row_bytes, pieces), self.side, own.data_ptr())
+        if (before := self._events[turn.slot]) is not None:
+            stream.wait_event(before)  # the last reader of the slot, on whatever stream that was
+        whole.split(list(sizes))[self.rank].copy_(own)
+        own_counters = self.address(turn.ready(self.rank, self.rank * pieces))
+        with CUDA_DRIVER.current(self.index):
+            CUDA_DRIVER.call("cuMemsetD32Async", own_counters, turn.epoch, pieces, stream.cuda_stream)
+        try:
+            yield ArrivingRows(self, turn, whole, list(sizes), pieces, stream)
+        finally:
+            self._end(call, turn, stream)
+
+    @contextmanager
+    def scattering(
+        self, call: RankCall, rows: int, columns: int, sums: torch.dtype
+    ) -> Iterator[LeavingParts]:
+        """Yield parts that a kernel stores, to be sent to the ranks that own them.
+
+        Args:
+            call: the call.
+            rows: rows of each part.
+            columns: columns of each part.
+            sums: their dtype.
+        """
+        turn, stream = self._turn(), torch.cuda.current_stream(self.index)
+        pieces = pieces_of([rows] * self.size, columns * sums.itemsize, self.size)
+        device = torch.device(GPU, self.index)
+        local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=sums, device=device)
+        for index in range(self.size * pieces):
+            self.counts[index] += 1
+        try:
+            yield LeavingParts(self, turn, local, pieces, stream)
+        finally:
+            self._end(call, turn, stream)
+
+    def _end(self, call: RankCall, turn: SlotUse, stream: torch.cuda.Stream) -> None:
+        """Tell the peers that this rank no longer reads its slot; what was sent may be written again."""
+        self.run(turn.released(), stream)
+        stream.wait_stream(self.side)
+        event = self._events[turn.slot] = torch.cuda.Event()
+        event.record(stream)
+        WATCH.add(event, self.index, call)
+
+
+@dataclass(frozen=True)
+class ArrivingRows:
+    """The rows of all ranks in a slot of this rank; those of this rank are there.
+
+    Args:
+        memory: the memory.
+        turn: the call.
+        whole: the rows.
+        sizes: rows of each rank.
+        pieces: pieces of each rank's rows.
+        stream: the stream of the call.
+    """
+
+    memory: PeerMemory
+    turn: SlotUse
+    whole: torch.Tensor
+    sizes: list[int]
+    pieces: int
+    stream: torch.cuda.Stream
+
+    @property
+    def counters(self) -> torch.Tensor:
+        """A counter for each piece, which is there once the counter is the call's epoch."""
+        place = self.turn.ready(self.turn.rank, 0)
+        return self.memory.tensor(place, (self.turn.ranks * self.pieces,), torch.uint32)
+
+    def arrivals(self) -> Iterator[int]:
+        """Return each other rank, in the order of a ring, after making the stream wait for its rows."""
+        for rank in self.turn.peers(1):
+            self.memory.run(arrived(self.turn, self.pieces, [rank]), self.stream)
+            yield rank
+
+    def wait(self) -> None:
+        """Make the stream wait for the rows of all ranks."""
+        self.memory.run(arrived(self.turn, self.pieces, self.turn.peers(1)), self.stream)
+
+
+@dataclass(frozen=True)
+class LeavingParts:
+    """Parts of a result in the order of the ranks that own them, each in pieces.
+
+    Args:
+        memory: the memory.
+        turn: the call.
+        local: tensor (ranks * pieces, rows of a piece, columns), which this rank stores.
+        pieces: pieces of a part.
+        stream: the stream of the call.
+    """
+
+    memory: PeerMemory
+    turn: SlotUse
+    local: torch.Tensor
+    pieces: int
+    stream: torch.cuda.Stream
+
+    @property
+    def counters(self) -> torch.Tensor:
+        """A counter for each piece, which the kernel increments after its last tile."""
+        return self.memory.tensor(self.turn.sent(0), (len(self.local),), torch.uint32)
+
+    def take(self, stored: torch.Tensor) -> None:
+        """Store all parts from a tensor with their rows in order, and count them."""
+        self.local.copy_(stored.reshape(self.local.shape))
+        counts = self.memory.counts[: len(self.local)]
+        self.memory.run(
+            [SetCounter(self.turn.sent(at), count) for at, count in enumerate(counts)], self.stream
+        )
+
+    def exchanged(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Send the parts; return those from all ranks, except this rank's, which is the second tensor."""
+        memory, turn, (_, rows, columns) = self.memory, self.turn, self.local.shape
+        size = self.pieces * rows * columns * self.local.element_size()
+        # Copies are enqueued after the kernel whose counters they wait for: streams may share a queue.
+        steps = parts_to_peers(turn, size, self.pieces, memory.counts)
+        memory.run(steps, memory.side, self.local.data_ptr())
+        memory.run(arrived(turn, self.pieces, turn.peers(1)), self.stream)
+        shape = (turn.ranks, self.pieces * rows, columns)
+        own = self.local.view(shape)[turn.rank]
+        return memory.tensor(turn.data(turn.rank), shape, self.local.dtype), own
+
+
+def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory | None:
+    """Return the memory through which the ranks of a call exchange bytes; None if they cannot map each other.
+
+    All ranks of a call get the same answer, because it depends on values that all of them share.
+
+    Args:
+        call: the call.
+        like: a tensor on this rank's device.
+        slot_bytes: bytes that each rank receives at most, the same on all ranks.
+    """
+    ranks = call.ranks
+    if not like.is_cuda or torch.version.hip or not 1 < ranks.size <= MOST_COUNTERS or not slot_bytes:
+        return None
+    if not ranks.maps_peers or torch.cuda.is_current_stream_capturing():
+        return None
+    memory: PeerMemory = ranks.memory or PeerMemory(call, like.device)
+    ranks.memory = memory
+    return memory if memory.reserve(call, slot_bytes) else None
+
+
+def _host() -> str:
+    """A name of the running system, which containers of one host share."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+# ---------------------------------------------------------------- late peers
+
+
+PAUSE_S = 0.5
+"""Seconds between two looks at the calls that have not ended."""
+
+EXIT_STATUS = 70
+"""Exit status of a process whose peer did not come."""
+
+
+class LateRanks:
+    """A thread that ends the process if a kernel waits for a peer that does not come.
+
+    A kernel that waits cannot be interrupted, and its result would be wrong if the wait were skipped.
+    """
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[int, Any, float, str]] = deque()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def add(self, event: Any, index: int, call: RankCall) -> None:
+        """Watch a call until an event on a GPU has completed, for at most the call's time."""
+        text = f"{call} on rank {call.ranks.rank}: another rank did not come within {call.timeout:g} s"
+        self._pending.append((index, event, time.monotonic() + call.timeout, text))
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="tilewright ranks", daemon=True)
+                self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(PAUSE_S)
+            while self._pending:
+                index, event, limit, text = self._pending[0]
+                with CUDA_DRIVER.current(index), CUDA_DRIVER.any_capture():
+                    has_passed = CUDA_DRIVER.has_passed(event.cuda_event)
+                if has_passed:
+                    self._pending.popleft()
+                elif time.monotonic() > limit:
+                    sys.stderr.write(f"RankError: {text}; this process ends (timeout=)\n")
+                    sys.stderr.flush()
+                    os._exit(EXIT_STATUS)
+                else:
+                    break
+
+
+WATCH = LateRanks()
+"""The watch of this process."""
+
+
+# ---------------------------------------------------------------- kernels
+
+
+PARTS = 8
+"""Parts of the summed dimension if bits must not depend on the number of ranks; also the most ranks."""
+
+TERMS = {"c": "M N", "bias": "N", "multiply": "M N", "residual": "M N"}
+"""Arrays of the terms after a sum, with the dimensions that the kernel sees."""
+
+
+def in_order(parts: Sequence[Any]) -> Any:
+    """Add parts one after the other.
+
+    Example:
+        >>> in_order(["a", "b", "c", "d"])
+        'abcd'
+    """
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def as_tree(parts: Sequence[Any]) -> Any:
+    """Add neighbours, then neighbouring sums, and so on; the number of parts is a power of 2.
+
+    Example:
+        >>> as_tree([(1,), (2,), (3,), (4,)])
+        (1, 2, 3, 4)
+    """
+    while len(parts) > 1:
+        parts = [one + other for one, other in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The terms after a sum.
+
+    Args:
+        terms: names of the arrays, in the order of `TERMS`.
+        activation: as in `matmul`.
+        derivative: as in `matmul`.
+        sums: the dtype of the sums.
+    """
+
+    terms: tuple[str, ...]
+    activation: str | None
+    derivative: str | None
+    sums: DType
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The dimensions of the arrays by name, as kernels declare them."""
+        return {one: TERMS[one] for one in self.terms}
+
+    def apply(self, value: Any, arrays: Mapping[str, Any], m: Any, n: Any) -> Any:
+        """Record the terms of a tile after its sum."""
+        sums = self.sums
+        if "c" in self.terms:
+            value = value + arrays["beta"] * arrays["c"][m, n].to(sums)
+        if "bias" in self.terms:
+            value = value + arrays["bias"][n].to(sums)
+        if self.activation is not None:
+            value = ACTIVATIONS[self.activation](value)
+        if "multiply" in self.terms:
+            factor = arrays["multiply"][m, n].to(sums)
+            value = value * (factor if self.derivative is None else slope(self.derivative, factor))
+        if "residual" in self.terms:
+            value = value + arrays["residual"][m, n].to(sums)
+        return value
+
+
+def _recorded(declared: Mapping[str, Any], record: Callable[[dict[str, Any]], None]) -> Kernel:
+    """Make a kernel of a function that takes its arguments by name in a dictionary."""
+
+    def over_ranks(*given: Any) -> None:
+        record(dict(zip(declared, given, strict=True)))
+
+    names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in declared]
+    over_ranks.__signature__ = Signature(names)  # type: ignore[attr-defined]
+    return kernel(**declared)(over_ranks)
+
+
+@lru_cache(256)
+def _adding(count: int, is_tree: bool, own: int | None, ending: Ending, kind: DType) -> Kernel:
+    """Return the kernel that adds ``count`` parts and applies terms; part ``own`` lies in an array alone."""
+    add: Callable[[Sequence[Any]], Any] = as_tree if is_tree else in_order
+    declared: dict[str, Any] = {"S": "R M N", **({} if own is None else {"OWN": "M N"}), **ending.arrays}
+    declared |= {"Y": "M N"} | ({"beta": ending.sums} if "c" in ending.terms else {})
+
+    def added(arrays: dict[str, Any]) -> None:
+        for m, n in tiles(arrays["Y"]):
+            parts = [arrays["OWN"][m, n] if part == own else arrays["S"][part, m, n] for part in range(count)]
+            arrays["Y"][m, n] = ending.apply(add([part.to(kind) for part in parts]), arrays, m, n)
+
+    return _recorded(declared, added)
+
+
+@lru_cache(64)
+def gathering(ending: Ending) -> Kernel:
+    """Return the kernel of ``Y = A B`` with terms, whose tiles wait for the shards of their rows of ``A``."""
+    declared = {"A": "M K", "B": "K N", **ending.arrays, "Y": "M N", "READY": "R"}
+
+    def gathered(arrays: dict[str, Any]) -> None:
+        for m, n in tiles(arrays["Y"]):
+            arrives(arrays["A"], arrays["READY"], arrays["epoch"], first=arrays["first"])
+            acc = zeros()
+            for k in steps(arrays["A"].shape[1]):
+                acc += arrays["A"][m, k] @ arrays["B"][k, n]
+            arrays["Y"][m, n] = ending.apply(acc, arrays, m, n)
+
+    return _recorded({**declared, "first": int, "epoch": int}, gathered)
+
+
+@kernel(A="P S K", B="K N", PARTS="P S N", SENT="P", first=int)
+def scattering(A: Any, B: Any, PARTS: Any, SENT: Any, first: Any) -> None:
+    """``PARTS[p] = A[p] B``; counts ``SENT[p]`` when the last tile of ``PARTS[p]`` is stored."""
+    for p, m, n in tiles(PARTS):
+        leaves(PARTS, SENT, first=first)
+        acc = zeros()
+        for k in steps(A.shape[2]):
+            acc += A[p, m, k] @ B[k, n]
+        PARTS[p, m, n] = acc
+
+
+def add_parts(
+    parts: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    is_tree: bool = False,
+    own: tuple[int, torch.Tensor] | None = None,
+    activation: str | None = None,
+    derivative: str | None = None,
+    beta: float | None = None,
+    terms: Mapping[str, torch.Tensor] = {},
+) -> None:
+    """``out = activation(sum of parts + beta * c + bias) * multiply + residual``, rounded once.
+
+    Args:
+        parts: tensor (R, M, N) of the sums' dtype: f32, f64 or integers.
+        out: tensor (M, N), which is written.
+        is_tree: whether parts are added as a tree; otherwise in their order.
+        own: a part, and the tensor (M, N) that takes the place of ``parts[part]``.
+        activation: as in `matmul`.
+        derivative: as in `matmul`.
+        beta: factor of ``c``; default: 1.
+        terms: tensors of the result's shape, ``bias`` of shape (N,), by the names of `TERMS`; sums of
+            integers take none.
+
+    Raises:
+        LaunchError: a tree of a number of parts that is no power of 2.
+
+    Example:
+        >>> out = torch.empty(1, 2)
+        >>> add_parts(torch.tensor([[[1.0, -4.0]], [[2.0, 3.0]]]), out, activation="relu")
+        >>> out.tolist()
+        [[3.0, 0.0]]
+    """
+    count = parts.shape[0]
+    if is_tree and count & (count - 1):
+        raise LaunchError(
+            f"a tree of {count} parts; nearest legal choice: {1 << count.bit_length() - 1} parts"
+        )
+    if not out.numel():
+        return
+    if count == 1 and not terms and activation is None and out.dtype == parts.dtype:
+        out.copy_(parts[0])
+        return
+    element = dtype_of(parts.dtype)
+    sums = f64 if element == f64 else f32
+    ending = Ending(tuple(name for name in TERMS if name in terms), activation, derivative, sums)
+    place, alone = (None, []) if own is None else (own[0], [own[1]])
+    numbers = [1.0 if beta is None else beta] if "c" in terms else []
+    adding = _adding(count, is_tree, place, ending, sums if element.is_float else element)
+    adding(parts, *alone, *(terms[name] for name in ending.terms), out, *numbers)
+
+
+MULTIPLIED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Dtypes of operands of the kernels that wait for shards, or count parts."""
+
+
+def is_served(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the kernels multiply operands of these shapes and dtypes."""
+    return a.dtype == b.dtype and a.dtype in MULTIPLIED and bool(a.numel()) and bool(b.numel())
+
+
+def multiply_arriving(
+    rows: ArrivingRows, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None
+) -> None:
+    """``out = activation(rows @ b + bias)``; a tile waits for the shards of its rows, the own ones first."""
+    sums, terms = f64 if b.dtype == torch.float64 else f32, {} if bias is None else {"bias": bias.detach()}
+    multiply = gathering(Ending(tuple(terms), activation, None, sums))
+    turn = rows.turn
+    multiply(rows.whole, b, *terms.values(), out, rows.counters, turn.rank * rows.pieces, turn.epoch)
+
+
+def multiply_leaving(parts: LeavingParts, a: torch.Tensor, b: torch.Tensor) -> None:
+    """``parts = a @ b``; counts each piece when it is stored, those of the next rank first."""
+    (pieces, rows, _), first = parts.local.shape, (parts.turn.rank + 1) * parts.pieces
+    scattering(a.unflatten(0, (pieces, rows)), b, parts.local, parts.counters, first)

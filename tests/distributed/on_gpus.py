@@ -1,0 +1,413 @@
+"""Cases of ranks with a GPU each: copies into peers' memory, kernels that wait for them, and their rates.
+
+    python -m tests.distributed.on_gpus [--ranks 2]
+
+prints rates and times of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tests.distributed import cases
+from tests.distributed.cases import compare, f64
+from tests.distributed.problems import solve
+from tests.distributed.ranks import GPUS, Failed, failures, run_ranks
+
+import tilewright as tw
+import tilewright.distributed as td
+import tilewright.torch as tt
+from tilewright.distributed.exchange import AwaitCounter, RankCall, ranks_of
+from tilewright.distributed.peers import (
+    PeerMemory,
+    add_parts,
+    memory_of,
+    multiply_arriving,
+    multiply_leaving,
+    scattering,
+)
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.gpu_memory import DeviceArray
+
+DATA = 3
+"""Problems that take turns. Every second call uses a slot, so it holds the data of another problem."""
+
+CALLS = 51
+"""Calls of each kernel, whose results must have equal bits."""
+
+
+@contextmanager
+def held(size_bytes: int) -> Iterator[tuple[RankCall, PeerMemory]]:
+    """Hold the default group, with peers' memory of a size."""
+    with ranks_of(None).call("a test", 60.0) as call:
+        memory = memory_of(call, torch.empty(1), size_bytes)
+        assert memory is not None, ranks_of(None).memory.reason
+        yield call, memory
+
+
+def delay(call: int, rank: int) -> None:
+    """Make one rank late, another one at each call."""
+    draw = random.Random(100 * call)
+    if draw.randrange(2) == rank % 2 and draw.random() < 0.4:
+        torch.cuda._sleep(draw.randrange(1_000_000))
+
+
+def sets(*shape: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+    made = [torch.Generator("cuda").manual_seed(sum(shape, 977 * seed + data)) for data in range(DATA)]
+    return [torch.randn(shape, generator=one).to(dtype) for one in made]
+
+
+def copies(rank: int, size: int) -> None:
+    """Uneven shards, each of which arrives whole, call after call."""
+    for rows, width, dtype in ((16384, 2048, torch.bfloat16), (1001, 37, torch.float32), (3, 5, torch.int8)):
+        wholes = sets(rows, width, dtype=dtype)
+        for even in (True, False):
+            sizes = list(td.shares(rows, size)) if even else cases.uneven(rows, size)
+            with held(wholes[0].nbytes) as (call, memory):
+                for turn in range(CALLS):
+                    whole = wholes[turn % DATA]
+                    delay(turn, rank)
+                    with memory.gathering(call, whole.split(sizes)[rank].contiguous(), sizes) as arriving:
+                        arriving.wait()
+                        found = arriving.whole.clone()
+                    assert torch.equal(found, whole), f"call {turn} of {rows}x{width}"
+
+
+SHAPES = ((8192, 512, 2048), (4096, 384, 256), (1001, 300, 200), (7, 5, 3))
+"""M, N and K of products. The shards of the first one travel in pieces."""
+
+
+def arriving(rank: int, size: int) -> None:
+    """Products whose kernels wait for shards, compared with float64; equal bits at every call."""
+    for dtype in (torch.bfloat16, torch.float32):
+        for shape in SHAPES[1 if dtype == torch.float32 else 0 :]:
+            m, n, k = shape
+            wholes, b, bias = (
+                sets(m, k, dtype=dtype),
+                sets(k, n, dtype=dtype, seed=rank)[0],
+                sets(n, dtype=dtype)[0],
+            )
+            sizes, first = list(td.shares(m, size)), list[torch.Tensor]()
+            with held(wholes[0].nbytes) as (call, memory):
+                for turn in range(CALLS):
+                    whole = wholes[turn % DATA]
+                    delay(turn, rank)
+                    out = torch.full((m, n), float("nan"), dtype=dtype)
+                    with memory.gathering(call, whole.split(sizes)[rank].contiguous(), sizes) as rows:
+                        multiply_arriving(rows, b, out, bias, "relu")
+                    if turn < DATA:
+                        wide = whole.to(f64)
+                        expected = torch.relu(wide @ b.to(f64) + bias.to(f64))
+                        magnitudes = wide.abs() @ b.to(f64).abs() + bias.to(f64).abs()
+                        compare(out, expected, magnitudes, k)
+                        first.append(out)
+                    assert torch.equal(out, first[turn % DATA]), f"call {turn} of {shape} in {dtype}"
+            assert len({one.sum().item() for one in first}) == DATA or m < 10
+
+
+def not_awaited(rank: int, size: int) -> None:
+    """A kernel that waits for the epoch of an earlier call reads old shards: the comparison sees it."""
+    m, n, k = 8192, 512, 2048
+    wholes, b = sets(m, k, dtype=torch.bfloat16), sets(k, n, dtype=torch.bfloat16)[0]
+    sizes = list(td.shares(m, size))
+    with held(wholes[0].nbytes) as (call, memory):
+        for turn in range(4):
+            whole, out = wholes[turn % DATA], torch.empty(m, n, dtype=torch.bfloat16)
+            dist.barrier()
+            if rank == size - 1:
+                torch.cuda._sleep(200_000_000)
+            with memory.gathering(call, whole.split(sizes)[rank].contiguous(), sizes) as rows:
+                is_wrong = rank == 0 and turn == 3
+                waits = (
+                    replace(rows, turn=replace(rows.turn, epoch=rows.turn.epoch - 2)) if is_wrong else rows
+                )
+                multiply_arriving(waits, b, out, None, None)
+                rows.wait()
+            torch.cuda.synchronize()
+            expected = whole.to(f64) @ b.to(f64)
+            is_right = ((out.to(f64) - expected).abs() < 1).all()
+            assert is_right != is_wrong, f"call {turn}: {is_right}"
+
+
+def leaving(rank: int, size: int) -> None:
+    """Sums over ranks of parts that copy engines take away while the kernel multiplies."""
+    for dtype in (torch.bfloat16, torch.float32, f64):
+        for m, n, k in SHAPES[:3] if dtype == torch.bfloat16 else SHAPES[2:3]:
+            rows, sums = -(-m // size), f64 if dtype == f64 else torch.float32
+            lefts = [sets(rows * size, k + other, dtype=dtype, seed=other) for other in range(size)]
+            rights = [sets(k + other, n, dtype=dtype, seed=other) for other in range(size)]
+            first = list[torch.Tensor]()
+            with held(size * rows * n * sums.itemsize) as (call, memory):
+                for turn in range(CALLS):
+                    at = turn % DATA
+                    delay(turn, rank)
+                    out = torch.full((rows, n), float("nan"), dtype=dtype)
+                    with memory.scattering(call, rows, n, sums) as parts:
+                        parts.local.fill_(float("nan"))
+                        multiply_leaving(parts, lefts[rank][at], rights[rank][at])
+                        received, own = parts.exchanged()
+                        add_parts(received, out, own=(rank, own))
+                    if turn < DATA:
+                        mine = [one[at].split(rows)[rank].to(f64) for one in lefts]
+                        others = [one[at].to(f64) for one in rights]
+                        expected = sum(a @ b for a, b in zip(mine, others, strict=True))
+                        magnitudes = sum(a.abs() @ b.abs() for a, b in zip(mine, others, strict=True))
+                        compare(out, expected, magnitudes, size * (k + size))
+                        first.append(out)
+                    assert torch.equal(out, first[at]), f"call {turn} of {(m, n, k)} in {dtype}"
+
+
+def stores_to_peers(rank: int, size: int) -> None:
+    """A kernel that stores its tiles into the memory of two ranks, and counts them there."""
+    if size != 2:
+        return
+    rows, n, k = 500, 384, 160
+    lefts = [sets(2 * rows, k, dtype=torch.bfloat16, seed=one) for one in range(2)]
+    b = sets(k, n, dtype=torch.bfloat16)[0]
+    owners = [rank, 1 - rank]  # this rank first: the driver asks whose memory an array begins in
+    with held(4 * size * rows * n) as (_, memory):
+        data, counted = (memory._turn() for _ in range(2))  # neither slot is used for copies meanwhile
+        bases = [memory.address(data.data(owner, rank * rows * n * 4)) for owner in owners]
+        counts = [memory.address(counted.ready(owner, 40 + rank)) for owner in owners]
+
+        def across(addresses: Sequence[int], shape: tuple[int, ...], element: tw.DType) -> Any:
+            """An array whose first dimension is the owner, in the memory of two ranks."""
+            held = SimpleNamespace(address=addresses[0], index=rank, driver=CUDA_DRIVER)
+            inner = (4 * n, 4) if len(shape) == 3 else ()
+            return DeviceArray(held, shape, (addresses[1] - addresses[0], *inner), element)
+
+        parts, sent = across(bases, (2, rows, n), tw.f32), across(counts, (2,), tw.u32)
+        own = memory.tensor(data.data(rank), (2, rows, n), torch.float32)
+        for turn in range(CALLS):
+            own.fill_(float("nan"))
+            torch.cuda.synchronize()
+            dist.barrier()
+            delay(turn, rank)
+            left = lefts[rank][turn % DATA].view(2, rows, k)[owners]
+            scattering(left, b, parts, sent, 1)
+            stream = torch.cuda.current_stream()
+            waits = [AwaitCounter(counted.ready(rank, 40 + peer), turn + 1) for peer in range(2)]
+            memory.run(waits, stream)
+            for peer in range(2):
+                expected = lefts[peer][turn % DATA].split(rows)[rank].to(f64) @ b.to(f64)
+                assert ((own[peer].to(f64) - expected).abs() < 1e-3).all(), f"call {turn}, part {peer}"
+            torch.cuda.synchronize()
+            dist.barrier()
+        for place in (data, counted):
+            memory.run(place.released(), torch.cuda.current_stream())
+
+
+def grows(rank: int, size: int) -> None:
+    """A larger call gets larger memory, and counters that begin again."""
+    for rows in (64, 4096, 256, 65536):
+        a, b = sets(rows, 256, dtype=torch.float32, seed=rank)[0], torch.ones(256, 16)
+        found = td.all_gather_matmul(a, b, sizes=[rows] * size)
+        assert (found.split(rows)[rank] - a @ b).abs().max() < 1e-3
+
+
+def streams(rank: int, size: int) -> None:
+    """Calls on two streams of one thread, which take turns."""
+    both = [torch.cuda.Stream() for _ in range(2)]
+    a, b = sets(1024, 512, dtype=torch.bfloat16, seed=rank), sets(512, 256, dtype=torch.bfloat16)[0]
+    torch.cuda.synchronize()
+    found = []
+    for turn in range(24):
+        with torch.cuda.stream(both[turn % 3 % 2]):
+            found.append(td.all_gather_matmul(a[turn % DATA], b, sizes=[1024] * size))
+    torch.cuda.synchronize()
+    assert all(torch.equal(one, found[turn % DATA]) for turn, one in enumerate(found))
+
+
+def captured(rank: int, size: int) -> None:
+    """A captured call replays with other data: it exchanges by NCCL."""
+    a, b = sets(256, 512, dtype=torch.bfloat16, seed=rank), sets(512, 256, dtype=torch.bfloat16)[0]
+    words = {"sizes": [256] * size}
+    expected = [td.all_gather_matmul(one, b, **words) for one in a]
+    summed = [td.matmul_reduce_scatter(one, b) for one in a]
+    x = a[0].clone()
+    ranks_of(None).maps_peers = False
+    td.all_gather_matmul(x, b, **words), td.matmul_reduce_scatter(x, b)  # NCCL connects before a capture
+    ranks_of(None).maps_peers = True
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        y, z = td.all_gather_matmul(x, b, **words), td.matmul_reduce_scatter(x, b)
+    for turn in range(6):
+        x.copy_(a[turn % DATA])
+        graph.replay()
+        torch.cuda.synchronize()
+        torch.testing.assert_close(y, expected[turn % DATA], rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(z, summed[turn % DATA], rtol=1e-2, atol=1e-2)
+
+
+def by_nccl(case: Callable[[int, int], None], rank: int, size: int) -> None:
+    """A case without peers' memory."""
+    ranks = ranks_of(None)
+    ranks.maps_peers = False
+    try:
+        case(rank, size)
+    finally:
+        ranks.maps_peers = True
+
+
+def problems(first: int, count: int, rank: int, size: int) -> None:
+    """Random problems, whatever number of ranks they name."""
+    failed = []
+    for number in range(first, first + count):
+        try:
+            solve(number, rank, size)
+        except AssertionError as error:
+            failed.append(f"{number}: {error}")
+    assert not failed, failed
+
+
+PEERS = {
+    case.__name__: case
+    for case in (copies, not_awaited, arriving, leaving, stores_to_peers, grows, streams, captured)
+}
+"""Cases of peers' memory."""
+
+LIBRARY = {
+    case.__name__: case
+    for case in (
+        cases.gathers,
+        cases.scatters,
+        cases.equal_bits,
+        cases.orders,
+        cases.gradients,
+        cases.invariant,
+        cases.quantised,
+        cases.modules,
+        cases.placements,
+        cases.disagreements,
+    )
+}
+"""Cases of the library's functions."""
+
+EVERY = {
+    **PEERS,
+    **LIBRARY,
+    **{
+        f"{name} by NCCL": partial(by_nccl, case)
+        for name, case in LIBRARY.items()
+        if case is not cases.disagreements
+    },
+    **{f"problems from {first}": partial(problems, first, 25) for first in range(1000, 1100, 25)},
+}
+"""All cases by name."""
+
+
+# ---------------------------------------------------------------- rates
+
+
+def timed(work: Callable[[], object], turns: int = 15) -> float:
+    """Median milliseconds of work that all ranks begin together."""
+    took = []
+    for turn in range(turns + 3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda._sleep(400_000)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        took += [begin.elapsed_time(end)] if turn >= 3 else []
+    return median(took)
+
+
+def rates(rank: int, size: int) -> dict[str, float]:
+    """GB/s of copies to the next rank, alone and by all ranks at once; milliseconds of products."""
+    made = dict[str, float]()
+    source, size_bytes = torch.ones(256 << 20, dtype=torch.uint8), 256 << 20
+    with held(size_bytes) as (_, memory):
+        turn = memory._turn()
+        target = memory.address(turn.data((rank + 1) % size))
+        stream = torch.cuda.current_stream().cuda_stream
+
+        def copy() -> None:
+            CUDA_DRIVER.call("cuMemcpyAsync", target, source.data_ptr(), size_bytes, stream)
+
+        for name, everyone in (("one rank copies, GB/s", False), ("all ranks copy, GB/s", True)):
+            took = timed(copy if everyone or rank == 0 else lambda: None)
+            made[name] = round(size_bytes / took / 1e6, 1)
+        torch.cuda.synchronize()
+        dist.barrier()
+        memory.run(turn.released(), torch.cuda.current_stream())
+    for m, n, k in ((8192, 28672 // size, 4096), (4096, 6144 // size, 4096), (8192, 57344 // size, 8192)):
+        for name, call in gathers(m, n, k, rank, size).items():
+            made[f"all-gather {m}x{n}x{k}, {name}, ms"] = round(timed(call), 3)
+    for m, n, k in ((8192, 4096, 14336 // size), (4096, 4096, 4096 // size), (8192, 8192, 28672 // size)):
+        for name, call in scatters(m, n, k, size).items():
+            made[f"reduce-scatter {m}x{n}x{k}, {name}, ms"] = round(timed(call), 3)
+    return made
+
+
+def gathers(m: int, n: int, k: int, rank: int, size: int) -> dict[str, Callable[[], object]]:
+    """Calls of gathered rows times a matrix."""
+    a, b = (torch.randn(*one, dtype=torch.bfloat16) for one in ((m // size, k), (k, n)))
+    whole, words = torch.empty(m, k, dtype=torch.bfloat16), {"sizes": [m // size] * size}
+    return {
+        "tilewright": lambda: td.all_gather_matmul(a, b, **words),
+        "tilewright by NCCL": lambda: by_nccl(lambda *_: td.all_gather_matmul(a, b, **words), rank, size),
+        "tilewright alone": lambda: tt.matmul(whole, b),
+        "NCCL + torch": lambda: (dist.all_gather_into_tensor(whole, a), whole @ b),
+        "torch alone": lambda: whole @ b,
+        "NCCL alone": lambda: dist.all_gather_into_tensor(whole, a),
+    }
+
+
+def scatters(m: int, n: int, k: int, size: int) -> dict[str, Callable[[], object]]:
+    """Calls of a product whose rows are added over ranks."""
+    a, b = (torch.randn(*one, dtype=torch.bfloat16) for one in ((m, k), (k, n)))
+    own = torch.empty(m // size, n, dtype=torch.bfloat16)
+    return {
+        "tilewright": lambda: td.matmul_reduce_scatter(a, b),
+        "NCCL + torch": lambda: dist.reduce_scatter_tensor(own, a @ b),
+        "tilewright alone": lambda: tt.matmul(a, b, out_dtype=torch.float32),
+        "torch alone": lambda: a @ b,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--cases", nargs="*", default=[], help="names of cases; * stands for all")
+    parser.add_argument("--seconds", type=float, default=30, help="limit of a case")
+    parser.add_argument("--rates", action="store_true")
+    parser.add_argument("--log", type=Path, help="a file that gets the tracebacks")
+    asked = parser.parse_args()
+    chosen = EVERY if asked.cases == ["*"] else {name: EVERY[name] for name in asked.cases}
+    work: dict[str, Any] = {**({"rates": rates} if asked.rates else {}), **chosen}
+    begin = time.monotonic()
+    with TemporaryDirectory() as folder:
+        answers = run_ranks(asked.ranks, Path(folder), list(work.values()), asked.seconds, GPUS)
+    failed = failures(list(work), answers)
+    if asked.log is not None:
+        asked.log.write_text(failed)
+    for name, of_case in zip(work, answers, strict=True):
+        last = [str(one).strip().splitlines()[-1][:300] for one in of_case if isinstance(one, Failed)]
+        print(f"{name}: {' | '.join(last) or 'right'}")
+    if asked.rates:
+        for rank, of_rank in enumerate(answers[0]):
+            print(f"rank {rank}:", json.dumps(of_rank, indent=1) if isinstance(of_rank, dict) else of_rank)
+    print(f"{time.monotonic() - begin:.1f} s")
+    raise SystemExit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The steps by which ranks write into each other's memory, under the checker: results, and wrong twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.distributed import exchange
+from tilewright.distributed.peers import Ending, _adding, gathering, scattering
+
+SHAPE = (24, 8, 5)
+"""M, N and K: two pieces of a shard on two and three ranks, one on four."""
+
+ENDING = Ending((), None, None, tw.f32)
+
+SCHEDULE = tw.Schedule(tw.atoms.fma(tw.f32), (8, 8, 8), warps=(1, 1))
+
+
+class Ranks:
+    """The memory of all ranks, and the programs of calls that gather and scatter in turn."""
+
+    def __init__(self, ranks: int, calls: int, *, released_first: bool = False) -> None:
+        rng = np.random.default_rng(ranks)
+        m, n, k = SHAPE
+        self.ranks, self.calls, self.released_first = ranks, calls, released_first
+        self.rows, self.pieces = m // ranks, 2 if ranks < 4 else 1
+        self.slot_bytes = 4 * m * max(n, k)
+        size = exchange.COUNTERS_BYTES + exchange.SLOTS * self.slot_bytes
+        self.memory = np.zeros((ranks, size), np.uint8)
+        self.memory[:, exchange.COUNTERS_BYTES :] = 0xFF  # NaN
+        self.a = rng.standard_normal((calls, m, k), np.float32)
+        self.b = rng.standard_normal((calls, ranks, k, n), np.float32)
+        self.lefts = rng.standard_normal((calls, ranks, m, k), np.float32)
+        self.parts = np.full(
+            (calls, ranks, ranks * self.pieces, self.rows // self.pieces, n), np.nan, np.float32
+        )
+        self.gathered = np.full((calls, ranks, m, n), np.nan, np.float32)
+        self.summed = np.full((calls, ranks, self.rows, n), np.nan, np.float32)
+
+    def view(self, place: exchange.PeerByte, shape: tuple[int, ...], kind: Any = np.float32) -> Any:
+        size = 4 * int(np.prod(shape))
+        return self.memory[place.rank, place.offset : place.offset + size].view(kind).reshape(shape)
+
+    def counters(self, place: exchange.PeerByte, count: int = 1) -> Any:
+        return self.view(place, (count,), np.uint32)
+
+    def steps(self, plan: Sequence[Any], source: Any = None) -> list[Any]:
+        """The checker's steps."""
+        made: list[Any] = []
+        for step in plan:
+            counter = self.counters(step.counter)
+            if isinstance(step, exchange.AwaitCounter):
+                made.append(tw.testing.hold(counter, step.value))
+            elif isinstance(step, exchange.SetCounter):
+                made.append(tw.testing.post(counter, step.value))
+            else:
+                part = source.reshape(-1)[step.begin // 4 : (step.begin + step.size) // 4]
+                made.append(tw.testing.send(part, self.view(step.target, part.shape), counter, step.value))
+        return made
+
+    def program(self, rank: int) -> list[list[Any]]:
+        """The side stream and the stream of kernels."""
+        side, main, last = list[Any](), list[Any](), [0] * exchange.SLOTS
+        (m, n, k), sizes, pieces = SHAPE, [self.rows] * self.ranks, self.pieces
+        counts = [0] * exchange.MOST_COUNTERS
+        for at in range(self.calls):
+            epoch = at + 1
+            slot = epoch % exchange.SLOTS
+            turn = exchange.SlotUse(rank, self.ranks, slot, epoch, last[slot], self.slot_bytes)
+            last[slot] = epoch
+            free = self.steps(turn.released())
+            main += free if self.released_first else []
+            if at % 3 != 1:
+                own = self.a[at].reshape(self.ranks, self.rows, k)[rank]
+                side += self.steps(exchange.shards_to_peers(turn, sizes, 4 * k, pieces), own)
+                whole = self.view(turn.data(rank), (m, k))
+                main.append(tw.testing.send(own, whole[rank * self.rows :][: self.rows]))
+                posts = [
+                    exchange.SetCounter(turn.ready(rank, rank * pieces + piece), epoch)
+                    for piece in range(pieces)
+                ]
+                main += self.steps(posts)
+                ready = self.counters(turn.ready(rank, 0), self.ranks * pieces)
+                given = whole, self.b[at, rank], self.gathered[at, rank], ready, rank * pieces, epoch
+                main.append(tw.testing.launch(gathering(ENDING).bind(schedule=SCHEDULE), *given))
+            else:
+                counts = [count + 1 for count in counts]
+                local = self.parts[at, rank]
+                left = self.lefts[at, rank].reshape(*local.shape[:2], k)
+                sent = self.counters(turn.sent(0), len(local))
+                given = left, self.b[at, rank], local, sent, (rank + 1) * pieces
+                main.append(tw.testing.launch(scattering.bind(schedule=SCHEDULE), *given))
+                side += self.steps(exchange.parts_to_peers(turn, 4 * self.rows * n, pieces, counts), local)
+                main += self.steps(exchange.arrived(turn, pieces, turn.peers(1)))
+                received = self.view(turn.data(rank), (self.ranks, self.rows, n))
+                own = local.reshape(self.ranks, self.rows, n)[rank]
+                adding = _adding(self.ranks, False, rank, ENDING, tw.f32)
+                main.append(tw.testing.launch(adding, received, own, self.summed[at, rank]))
+            main += [] if self.released_first else free
+        return [side, main]
+
+    def run(self) -> Any:
+        report = tw.testing.ranks([self.program(rank) for rank in range(self.ranks)])
+        for at in range(self.calls) if report.is_clean else ():
+            for rank in range(self.ranks):
+                if at % 3 != 1:
+                    given = self.a[at], self.b[at, rank], self.gathered[at, rank]
+                    tw.testing.compare_gemm(*given).raise_if_wrong()
+            if at % 3 == 1:
+                wide = np.einsum("rmk,rkn->mn", self.lefts[at].astype(np.float64), self.b[at])
+                np.testing.assert_allclose(self.summed[at].reshape(wide.shape), wide, rtol=1e-5, atol=1e-5)
+        return report
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_calls_in_a_row_have_no_races(ranks: int) -> None:
+    Ranks(ranks, 7).run().raise_if_any()
+
+
+def unawaited(turn: exchange.SlotUse, peer: int) -> list[Any]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("vacant", unawaited), ("released", None), ("arrived", lambda *_: [])],
+)
+def test_a_missing_wait_is_found(
+    name: str, wrong: Callable[..., Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot is written while a peer reads it, is free too early, or is read before the parts are there."""
+    if wrong is not None:
+        monkeypatch.setattr(exchange.SlotUse if name == "vacant" else exchange, name, wrong)
+    report = Ranks(2, 5, released_first=wrong is None).run()
+    assert report.findings
+    assert not any("deadlock" in str(one) for one in report.findings)
