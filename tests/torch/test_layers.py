@@ -419,6 +419,29 @@ def test_grouped_matmul(ends: Sequence[int], activation: str | None) -> None:
     compare(call, like, drawn(9, 4), drawn(4, 4, 5), drawn(4, 5), twice=twice)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "max", "min", "logsumexp"])
+def test_reduced_matmul(reduce: str) -> None:
+    arrays = drawn(2, 5, 4), drawn(4, 6), drawn(6)
+    names = {"max": "amax", "min": "amin"}
+    for axis, activation in ((-1, "silu"), (-2, None)):
+
+        def like(a: Any, b: Any, bias: Any, axis: int = axis, activation: Any = activation) -> Any:
+            y = 0.5 * (a @ b) + bias
+            return getattr(torch, names.get(reduce, reduce))(
+                ACTIVATIONS[activation](y) if activation else y, axis
+            )
+
+        def call(a: Any, b: Any, bias: Any, axis: int = axis, activation: Any = activation) -> Any:
+            return tt.reduced_matmul(a, b, reduce, axis, alpha=0.5, bias=bias, activation=activation)
+
+        compare(call, like, *arrays, twice=axis == -1)
+    with pytest.raises(LaunchError, match="one name of a reduction"):
+        tt.reduced_matmul(*arrays[:2], (reduce,))  # type: ignore[arg-type]
+    equal = torch.ones(2, 3, dtype=f64).requires_grad_()
+    (found,) = torch.autograd.grad(tt.reduced_matmul(equal, torch.eye(3, dtype=f64), reduce).sum(), equal)
+    assert torch.allclose(found, torch.full((2, 3), 1.0 if reduce == "sum" else 1 / 3, dtype=f64))
+
+
 def integers(low: int, high: int, shape: tuple[int, int], *, seed: int) -> torch.Tensor:
     made = torch.Generator("cpu").manual_seed(seed)
     return torch.randint(low, high, shape, generator=made, device="cpu").to(torch.get_default_device())
@@ -540,3 +563,11 @@ def test_col2im(shape: tuple[int, ...], taps: tuple[int, ...], words: dict[str, 
     assert set(matrix.unique().tolist()) <= {0.0, 1.0}
     torch.testing.assert_close(found.flatten(), matrix @ columns.flatten(), rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(gradient.flatten(), matrix.mT @ dy.flatten(), rtol=1e-13, atol=1e-13)
+    # `im2col` is the transposed map.
+    held = dy.clone().requires_grad_()
+    read = tt.im2col(held, filter=taps, **words)
+    torch.testing.assert_close(read.flatten(), matrix.mT @ dy.flatten(), rtol=1e-13, atol=1e-13)
+    (again,) = torch.autograd.grad(read, held, columns.detach())
+    torch.testing.assert_close(again.flatten(), matrix @ columns.flatten().detach(), rtol=1e-13, atol=1e-13)
+    with pytest.raises(LaunchError, match="has no place in an image"):
+        tt.im2col(dy, filter=[99] * rank)

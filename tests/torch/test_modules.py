@@ -119,6 +119,27 @@ def test_linear_and_gates() -> None:
         torch.testing.assert_close(gates(x), like, rtol=1e-5, atol=1e-5)
 
 
+def test_layers_have_a_precision() -> None:
+    model = nn.Sequential(nn.Linear(20, 12), nn.Linear(12, 8))
+    tt.convert(model, precision="f32")
+    assert [layer.precision for layer in model] == ["f32", "f32"]
+    made = tt.GatedLinear(20, 12, precision="f32"), tt.Conv1D(12, 20, precision="f32")
+    x = torch.randn(3, 20)
+    for layer in (model, *made):
+        own = dict(layer.named_modules())
+        layer(x).sum().backward()
+        for one in own.values():
+            if hasattr(one, "precision"):
+                one.precision = "f33"
+        with pytest.raises(LaunchError, match="precision='f33'; choose one of"):
+            layer(x)
+    attention = tt.Attention(20, 2, precision="f33")
+    with pytest.raises(LaunchError, match="precision='f33'; choose one of"):
+        attention(x[None])
+    with pytest.raises(LaunchError, match="precision='f33'; choose one of"):
+        tt.convert(model, precision="f33")
+
+
 def test_attention_has_the_state_of_pytorchs() -> None:
     plain = nn.MultiheadAttention(24, 3, batch_first=True)
     nn.init.normal_(plain.in_proj_bias)

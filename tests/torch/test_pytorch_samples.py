@@ -56,13 +56,18 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
     ),
     "gemm_chain": (layers.GEMM_CHAIN, (*MATRICES, drawn(5, 2), None, None, "relu", "exact")),
     "two_layers": (layers.TWO_LAYERS, (*MATRICES, drawn(5, 2), drawn(5), drawn(2), "gelu", "exact")),
-    "gated_matmul": (layers.GATED_MATMUL, (*MATRICES, drawn(4, 5, seed=1), None, None, "silu")),
+    "gated_matmul": (layers.GATED_MATMUL, (*MATRICES, drawn(4, 5, seed=1), None, None, "silu", "exact")),
     "grouped_matmul": (
         layers.GROUPED_MATMUL,
         (drawn(6, 4), drawn(2, 4, 5), torch.tensor([2, 6]), None, None),
     ),
     "grouped_gradient": (layers.GROUPED_GRADIENT, (drawn(6, 4), drawn(6, 5), torch.tensor([2, 6]))),
-    "col2im": (layers.COL2IM, (drawn(4, 4), [1, 3, 3, 1], [2, 2], [1, 1], [1, 1], [0, 0])),
+    "reduced_matmul": (
+        layers.REDUCED_MATMUL,
+        (*MATRICES, drawn(5), "logsumexp", -1, 0.5, "gelu", "exact"),
+    ),
+    "im2col": (contractions.IM2COL, (drawn(2, 3, 4, 2), [2, 2], [1, 2], [1, 1], [0, 1])),
+    "col2im": (contractions.COL2IM, (drawn(4, 4), [1, 3, 3, 1], [2, 2], [1, 1], [1, 1], [0, 0])),
 }
 
 

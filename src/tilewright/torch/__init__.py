@@ -1,9 +1,15 @@
 """Kernels as operations of PyTorch, with gradients and `torch.compile`: ``import tilewright.torch``."""
 
 from tilewright.torch.attending import attention
-from tilewright.torch.contractions import complex_matmul, einsum
+from tilewright.torch.contractions import col2im, complex_matmul, einsum, im2col
 from tilewright.torch.kernels import KernelOperation, op
-from tilewright.torch.layers import col2im, gated_matmul, gemm_chain, grouped_matmul, scaled_mm
+from tilewright.torch.layers import (
+    gated_matmul,
+    gemm_chain,
+    grouped_matmul,
+    reduced_matmul,
+    scaled_mm,
+)
 from tilewright.torch.modules import (
     Attention,
     Conv1D,
@@ -33,8 +39,10 @@ __all__ = [
     "gated_matmul",
     "gemm_chain",
     "grouped_matmul",
+    "im2col",
     "linear",
     "matmul",
     "op",
+    "reduced_matmul",
     "scaled_mm",
 ]

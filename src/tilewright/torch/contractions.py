@@ -1,14 +1,17 @@
-"""`einsum` and `complex_matmul` for PyTorch, with their gradients, which are contractions again."""
+"""`einsum`, `complex_matmul`, `im2col` and `col2im` for PyTorch; gradients are these operations again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from string import ascii_letters
 from typing import Any
 
 import torch
 
+from tilewright.errors import LaunchError
+from tilewright.ops import col2im as of_col2im
 from tilewright.ops import complex_matmul as of_complex
 from tilewright.ops import einsum as of_einsum
 from tilewright.ops.contraction import Subscripts, read_subscripts
@@ -370,3 +373,183 @@ def complex_matmul(
         [[(2+0j)]]
     """
     return COMPLEX_MATMUL(a, b, c, alpha, beta, conjugate_a, conjugate_b, precision, out_dtype)
+
+
+# ---------------------------------------------------------------- columns and images
+
+
+class Im2colGradient(torch.autograd.Function):
+    """`im2col` of images (N, H, W, C), whose gradient adds columns up."""
+
+    @staticmethod
+    def forward(image: Any, *words: Any) -> Any:
+        """Copy the columns."""
+        return IM2COL.inside(image, *words)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the geometry."""
+        ctx.of_image, (*ctx.words,) = inputs[0].shape, inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the image of the gradient, by one kernel."""
+        return COL2IM(dy, list(ctx.of_image), *ctx.words), None, None, None, None
+
+
+def _read_columns(
+    image: torch.Tensor,
+    taps: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+) -> torch.Tensor:
+    """The columns, which PyTorch copies out of the padded image."""
+    seen = torch.nn.functional.pad(image, (0, 0, *(pad for one in reversed(padding) for pad in (one, one))))
+    batch, *steps, channel = seen.stride()
+    places = _places(image, taps, stride, dilation, padding)
+    strides = [
+        *(batch, *(one * by for one, by in zip(steps, stride, strict=True))),
+        *(*(one * by for one, by in zip(steps, dilation, strict=True)), channel),
+    ]
+    extents = (image.shape[0], *places, *taps, image.shape[-1])
+    columns = seen.as_strided(extents, strides, seen.storage_offset())
+    return columns.reshape(image.shape[0] * prod(places), prod(taps) * image.shape[-1]).clone()
+
+
+def _places(
+    image: torch.Tensor,
+    taps: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+) -> list[int]:
+    """The number of places of the filter along each spatial dimension."""
+    extents = zip(image.shape[1:-1], taps, stride, dilation, padding, strict=True)
+    return [(n + 2 * pad - (tap - 1) * apart - 1) // step + 1 for n, tap, step, apart, pad in extents]
+
+
+IM2COL: Operation = Operation(
+    "im2col(Tensor image, SymInt[] filter, SymInt[] stride, SymInt[] dilation, SymInt[] padding) -> Tensor",
+    _read_columns,
+    lambda image, taps, *words: image.new_empty(
+        (image.shape[0] * prod(_places(image, taps, *words)), prod(taps) * image.shape[-1])
+    ),
+    partial(recorded, Im2colGradient),
+)
+
+
+def im2col(
+    image: torch.Tensor,
+    *,
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+) -> torch.Tensor:
+    """The columns (N*Ho*Wo, Y*X*C) of an image, which a convolution multiplies by filters, with gradients.
+
+    PyTorch copies them; the gradient is `col2im`.
+
+    Args:
+        image: tensor (N, H, W, C), or of another number of spatial dimensions.
+        filter: extents of the filter, one per spatial dimension.
+        stride: distance between positions of the filter; a number, or one per spatial dimension.
+        dilation: distance between taps of the filter, likewise.
+        padding: elements around the image, likewise.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        LaunchError: the filter does not fit into the padded image.
+
+    Example:
+        >>> im2col(torch.arange(9.0).reshape(1, 3, 3, 1), filter=(2, 2))[0].tolist()
+        [0.0, 1.0, 3.0, 4.0]
+    """
+    how = _for_each(image.dim() - 2, stride, dilation, padding)
+    if image.dim() < 3 or len(filter) != image.dim() - 2 or min(_places(image, filter, *how)) < 1:
+        raise LaunchError(
+            f"tilewright.torch.im2col: a filter of {tuple(filter)} has no place in an image of "
+            f"{tuple(image.shape)}; nearest legal choice: a filter with an extent for each of the "
+            f"{max(image.dim() - 2, 1)} spatial dimensions, none larger than the padded image"
+        )
+    return IM2COL(image, list(filter), *how)
+
+
+def _for_each(rank: int, *words: int | Sequence[int]) -> list[list[int]]:
+    """Numbers for each spatial dimension."""
+    return [[one] * rank if isinstance(one, int) else list(one) for one in words]
+
+
+class Col2imGradient(torch.autograd.Function):
+    """`col2im` of images (N, H, W, C), whose gradient reads the columns back."""
+
+    @staticmethod
+    def forward(columns: Any, *words: Any) -> Any:
+        """Compute the image."""
+        return COL2IM.inside(columns, *words)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the geometry."""
+        ctx.of_columns, (*ctx.words,) = inputs[0].shape, inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the columns of the gradient."""
+        _, *words = ctx.words
+        return IM2COL(dy, *words).reshape(ctx.of_columns), None, None, None, None, None
+
+
+COL2IM: Operation = Operation(
+    "col2im(Tensor columns, SymInt[] shape, SymInt[] filter, SymInt[] stride, SymInt[] dilation, SymInt[] "
+    "padding) -> Tensor",
+    lambda columns, shape, taps, stride, dilation, padding: of_col2im.col2im(
+        columns,
+        tuple(shape),
+        spatial=tuple(range(1, len(shape) - 1)),
+        filter=tuple(taps),
+        stride=tuple(stride),
+        dilation=tuple(dilation),
+        padding=tuple(padding),
+    ),
+    lambda columns, shape, *words: columns.new_empty(
+        shape, dtype=columns.dtype if columns.is_floating_point() else torch.int32
+    ),
+    partial(recorded, Col2imGradient),
+)
+
+
+def col2im(
+    columns: torch.Tensor,
+    shape: Sequence[int],
+    *,
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+) -> torch.Tensor:
+    """The image (N, H, W, C) whose elements are sums of columns, as in `tilewright.col2im`, with gradients.
+
+    Args:
+        columns: tensor (N*Ho*Wo, Y*X*C).
+        shape: extents of the image; the first dimension has images, the last one channels.
+        filter: extents of the filter, one per spatial dimension.
+        stride: distance between positions of the filter; a number, or one per spatial dimension.
+        dilation: distance between taps of the filter, likewise.
+        padding: elements around the image, likewise.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        LaunchError: shapes do not fit.
+        DTypeError: an unsupported dtype.
+
+    Example:
+        >>> col2im(torch.ones(4, 4), (1, 3, 3, 1), filter=(2, 2))[0, :, :, 0].tolist()
+        [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]
+    """
+    return COL2IM(columns, list(shape), list(filter), *_for_each(len(shape) - 2, stride, dilation, padding))

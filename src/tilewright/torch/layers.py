@@ -1,34 +1,27 @@
-"""Operations of layers for PyTorch: chains, gates, groups, scaled products and `col2im`."""
+"""Operations of layers for PyTorch: chains, gates, groups, reduced and scaled products."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from tilewright.errors import LaunchError
-from tilewright.ops import col2im as of_col2im
 from tilewright.ops import gated_matmul as of_gates
 from tilewright.ops import gemm_chain as of_chain
 from tilewright.ops import grouped as of_groups
+from tilewright.ops import reduced_matmul as of_reduced
 from tilewright.ops import scaled as of_scaled
-from tilewright.ops.products import BLOCK
-from tilewright.packing import NF4, unpack
 from tilewright.runtime.packed_arrays import packed as packed_array
-from tilewright.torch.products import (
-    MATMUL_AND_SUMS,
-    column_sums,
-    gradient_of_a,
-    gradient_of_b,
-    matmul,
-)
+from tilewright.torch.products import MATMUL_AND_SUMS, column_sums, gradient_of_a, gradient_of_b, matmul
 from tilewright.torch.registry import NARROWED, Operation, direct, recorded, wants_gradient
 from tilewright.torch.terms import (
+    FROM_SUMS,
+    TABLES,
     activated,
     finished,
+    numbers_of_codes,
     own_dtype,
     present,
     product_shape,
@@ -199,16 +192,21 @@ def two_layers(
 
 
 GATED_MATMUL = Operation(
-    "gated_matmul(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation) -> Tensor",
-    lambda a, b, c, bias_b, bias_c, activation: of_gates.gated_matmul(
-        a, b, c, activation=activation, **present(bias_b=bias_b, bias_c=bias_c)
+    "gated_matmul(Tensor a, Tensor b, Tensor c, Tensor? bias_b, Tensor? bias_c, str activation, str "
+    "precision) -> Tensor",
+    lambda a, b, c, bias_b, bias_c, activation, precision: of_gates.gated_matmul(
+        a, b, c, activation=activation, precision=precision, **present(bias_b=bias_b, bias_c=bias_c)
     ),
     lambda a, b, *rest: a.new_empty(
         product_shape(a, b),
         dtype=a.dtype if a.dtype == torch.float64 else scaled_like("gated_matmul", None, a, b),
     ),
-    lambda a, b, c, bias_b, bias_c, activation: matmul(
-        a, b, bias=bias_b, activation=activation, multiply=matmul(a, c, bias=bias_c)
+    lambda a, b, c, bias_b, bias_c, activation, precision: matmul(
+        *(a, b),
+        bias=bias_b,
+        activation=activation,
+        multiply=matmul(a, c, bias=bias_c, precision=precision),
+        precision=precision,
     ),
     cast=range(5),
 )
@@ -223,6 +221,7 @@ def gated_matmul(
     bias_b: torch.Tensor | None = None,
     bias_c: torch.Tensor | None = None,
     activation: str = "silu",
+    precision: str = "exact",
 ) -> torch.Tensor:
     """``activation(a @ b + bias_b) * (a @ c + bias_c)``, with gradients.
 
@@ -235,6 +234,7 @@ def gated_matmul(
         bias_b: tensor (N,).
         bias_c: tensor (N,).
         activation: as in `matmul`.
+        precision: as in `tilewright.gated_matmul`; gradients have that of `matmul`.
 
     Returns:
         A new tensor (..., M, N).
@@ -248,7 +248,7 @@ def gated_matmul(
         >>> gated_matmul(torch.ones(1, 1), b, c, activation="relu").item()
         6.0
     """
-    return GATED_MATMUL(a, b, c, bias_b, bias_c, activation)
+    return GATED_MATMUL(a, b, c, bias_b, bias_c, activation, precision)
 
 
 # ---------------------------------------------------------------- groups of rows
@@ -369,11 +369,109 @@ def grouped_matmul(
     return GROUPED_MATMUL(a, b, ends, bias, activation)
 
 
+# ---------------------------------------------------------------- reduced products
+
+
+class ReducedGradient(torch.autograd.Function):
+    """Reductions of a product along an axis; gradients compute the product again."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Compute the reduction in one kernel, which stores no element of the product."""
+        return REDUCED_MATMUL.inside(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the operands and the result."""
+        a, b, bias, *ctx.words = inputs
+        ctx.save_for_backward(a, b, bias, output)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients. Equal maxima, or minima, share theirs, as in `torch.amax`."""
+        (a, b, bias, y), (reduce, axis, alpha, activation, precision) = ctx.saved_tensors, ctx.words
+        needs, words = ctx.needs_input_grad, {"alpha": alpha, "precision": precision}
+        sums = matmul(a, b, bias=bias, out_dtype=dy.dtype, **words)
+        value, d = sums if activation is None else activated(activation, sums), dy.unsqueeze(axis)
+        if reduce == "sum":
+            d = d.expand_as(value)
+        elif reduce == "logsumexp":
+            d = d * torch.exp(value - y.unsqueeze(axis))
+        else:
+            most = value.amax(axis, keepdim=True) if reduce == "max" else value.amin(axis, keepdim=True)
+            equal = (value == most).to(d.dtype)
+            d = d * (equal / equal.sum(axis, keepdim=True))
+        d = d if activation is None else FROM_SUMS[activation](d, sums)
+        narrow = d.to(a.dtype)
+        d_a = gradient_of_a(narrow, a, b, **words) if needs[0] else None
+        d_b = gradient_of_b(narrow, a, b, **words) if needs[1] else None
+        return d_a, d_b, column_sums(d).to(bias.dtype) if needs[2] else None, None, None, None, None, None
+
+
+REDUCED_MATMUL: Operation = Operation(
+    "reduced_matmul(Tensor a, Tensor b, Tensor? bias, str reduce, int axis, float alpha, str? activation, "
+    "str precision) -> Tensor",
+    lambda a, b, bias, reduce, axis, alpha, activation, precision: of_reduced.reduced_matmul(
+        a, b, reduce, axis, alpha=alpha, activation=activation, precision=precision, **present(bias=bias)
+    ),
+    lambda a, b, bias, reduce, axis, *words: a.new_empty(
+        (*product_shape(a, b)[:-2], product_shape(a, b)[-2 if axis == -1 else -1]),
+        dtype=torch.float64 if a.dtype == torch.float64 else torch.float32,
+    ),
+    partial(recorded, ReducedGradient),
+    cast=range(3),
+)
+
+
+@direct(of_reduced.reduced_matmul)
+def reduced_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    reduce: str,
+    axis: int = -1,
+    *,
+    alpha: float = 1.0,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    precision: str = "exact",
+) -> torch.Tensor:
+    """Reductions of ``activation(alpha * (a @ b) + bias)`` along an axis, with gradients.
+
+    One kernel computes it, and stores no element of the product.  Gradients compute the product again.
+
+    Args:
+        a: tensor (..., M, K).
+        b: tensor (..., K, N) of the same dtype.
+        reduce: ``"sum"``, ``"max"``, ``"min"`` or ``"logsumexp"``.
+        axis: -1 for one number per row, or -2 for one number per column.
+        alpha: a number.
+        bias: tensor (N,).
+        activation: as in `matmul`.
+        precision: as in `tilewright.reduced_matmul`.
+
+    Returns:
+        A new tensor (..., M), or (..., N), of f32, or of f64 for f64.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, or there is nothing to reduce.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> a = torch.tensor([[1.0, 2.0]], requires_grad=True)
+        >>> y = reduced_matmul(a, torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "max")
+        >>> y.backward()
+        >>> y.tolist(), a.grad.tolist()
+        ([8.0], [[0.0, 4.0]])
+    """
+    if type(reduce) is not str or min(a.dim(), b.dim()) < 2:
+        raise LaunchError(
+            f"tilewright.torch.reduced_matmul: reduce={reduce!r} of {a.dim()} and {b.dim()} dimensions; "
+            "nearest legal choice: one name of a reduction, of matrices"
+        )
+    return REDUCED_MATMUL(a, b, bias, reduce, axis, alpha, activation, precision)
+
+
 # ---------------------------------------------------------------- scaled products
-
-
-TABLES = {"nf4": ("u4", NF4)}
-"""Formats of packed numbers that are codes: the dtype of the codes, and the numbers that they stand for."""
 
 
 def scaled_by_kernels(a: Any, b: Any, *, packed: str | None = None, **words: Any) -> Any:
@@ -425,34 +523,6 @@ def _fake_scaled(a: Any, b: Any, *args: Any) -> Any:
     return a.new_empty(shape, dtype=scaled_like("scaled_mm", out_dtype, a, b, packed))
 
 
-def _numbers(b: Any, scale_b: Any, zero_b: Any, group: int | None, packed: str | None) -> torch.Tensor:
-    """The numbers (..., K, N) that codes and scales stand for, in f32."""
-    if packed is None:
-        wide = b.float()
-    else:
-        codes = torch.stack([b & 15, b >> 4], 1).flatten(0, 1).long()
-        kind, table = TABLES.get(packed, (packed, None))
-        values = (
-            unpack(np.arange(16, dtype=np.uint8), kind)[::2].astype(np.float32) if table is None else table
-        )
-        wide = torch.tensor(values, dtype=torch.float32, device=b.device)[codes]
-    if group is not None:
-        zeros, scales = (
-            None if one is None else one.float().repeat_interleave(group, 0) for one in (zero_b, scale_b)
-        )
-        wide = wide if zeros is None else wide - zeros
-        return wide if scales is None else wide * scales
-    if scale_b is None:
-        return wide
-    scales = scale_b.float()
-    if 0 < scales.dim() < b.dim():
-        scales = scales[..., None, :]
-    for dim in (-2, -1) if scales.dim() else ():  # blocks along K, and of columns
-        if scales.shape[dim] not in (1, wide.shape[dim]):
-            scales = scales.repeat_interleave(BLOCK, dim).narrow(dim, 0, wide.shape[dim])
-    return wide * scales
-
-
 class ScaledGradient(torch.autograd.Function):
     """``y = factor * scale_a * (a @ b) * scale_b + bias``, whose ``a`` and ``bias`` have gradients."""
 
@@ -493,7 +563,7 @@ class ScaledGradient(torch.autograd.Function):
                 )
                 d_a = scaled_mm(parts.to(kind), b.mT, scale_a=factor, scale_b=top, out_dtype=kind)
             else:
-                held = _numbers(b, scale_b, zero_b, group, packed).to(kind)
+                held = numbers_of_codes(b, scale_b, zero_b, group, packed).to(kind)
                 like = dy.new_empty(()).expand(shape)
                 d_a = gradient_of_a(rows.to(kind), like, held, alpha=factor)
             d_a = d_a.reshape(shape)
@@ -601,90 +671,3 @@ def scaled_mm(
     return SCALED_MM(
         *(a, b, *scales, zero_b, bias, multiply, residual), factor, group, packed, activation, out_dtype
     )
-
-
-# ---------------------------------------------------------------- images from columns
-
-
-class Col2imGradient(torch.autograd.Function):
-    """`col2im` of images (N, H, W, C), whose gradient reads the columns back."""
-
-    @staticmethod
-    def forward(columns: Any, *words: Any) -> Any:
-        """Compute the image."""
-        return COL2IM.inside(columns, *words)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        """Keep the geometry."""
-        ctx.of_columns, (*ctx.words,) = inputs[0].shape, inputs[1:]
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Return the columns of the gradient, which PyTorch copies out of the padded image."""
-        shape, taps, stride, dilation, padding = ctx.words
-        pads = [pad for one in reversed(padding) for pad in (one, one)]
-        seen = torch.nn.functional.pad(dy, (0, 0, *pads))
-        batch, *steps, channel = seen.stride()
-        extents = zip(seen.shape[1:-1], taps, stride, dilation, strict=True)
-        places = [(n - (tap - 1) * apart - 1) // step + 1 for n, tap, step, apart in extents]
-        strides = [
-            *(batch, *(one * by for one, by in zip(steps, stride, strict=True))),
-            *(*(one * by for one, by in zip(steps, dilation, strict=True)), channel),
-        ]
-        columns = seen.as_strided((shape[0], *places, *taps, shape[-1]), strides)
-        return columns.reshape(ctx.of_columns), None, None, None, None, None
-
-
-COL2IM = Operation(
-    "col2im(Tensor columns, SymInt[] shape, SymInt[] filter, SymInt[] stride, SymInt[] dilation, SymInt[] "
-    "padding) -> Tensor",
-    lambda columns, shape, taps, stride, dilation, padding: of_col2im.col2im(
-        columns,
-        tuple(shape),
-        spatial=tuple(range(1, len(shape) - 1)),
-        filter=tuple(taps),
-        stride=tuple(stride),
-        dilation=tuple(dilation),
-        padding=tuple(padding),
-    ),
-    lambda columns, shape, *words: columns.new_empty(
-        shape, dtype=columns.dtype if columns.is_floating_point() else torch.int32
-    ),
-    partial(recorded, Col2imGradient),
-)
-
-
-def col2im(
-    columns: torch.Tensor,
-    shape: Sequence[int],
-    *,
-    filter: Sequence[int],  # noqa: A002
-    stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-) -> torch.Tensor:
-    """The image (N, H, W, C) whose elements are sums of columns, as in `tilewright.col2im`, with gradients.
-
-    Args:
-        columns: tensor (N*Ho*Wo, Y*X*C).
-        shape: extents of the image; the first dimension has images, the last one channels.
-        filter: extents of the filter, one per spatial dimension.
-        stride: distance between positions of the filter; a number, or one per spatial dimension.
-        dilation: distance between taps of the filter, likewise.
-        padding: elements around the image, likewise.
-
-    Returns:
-        A new tensor.
-
-    Raises:
-        LaunchError: shapes do not fit.
-        DTypeError: an unsupported dtype.
-
-    Example:
-        >>> col2im(torch.ones(4, 4), (1, 3, 3, 1), filter=(2, 2))[0, :, :, 0].tolist()
-        [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]
-    """
-    rank = len(shape) - 2
-    how = [[one] * rank if isinstance(one, int) else list(one) for one in (stride, dilation, padding)]
-    return COL2IM(columns, list(shape), list(filter), *how)

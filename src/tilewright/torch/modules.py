@@ -12,11 +12,12 @@ import torch.fx
 from torch import nn
 
 from tilewright.errors import LaunchError
+from tilewright.ops.wanted import Wanted, check_words
 from tilewright.packing import NF4
 from tilewright.torch.attending import attend, attention
 from tilewright.torch.layers import gated_matmul, scaled_mm, two_layers
 from tilewright.torch.products import linear, matmul
-from tilewright.torch.terms import activation_of
+from tilewright.torch.terms import activation_of, numbers_of_codes
 
 # ---------------------------------------------------------------- layers with gradients
 
@@ -58,6 +59,7 @@ class Conv1D(nn.Module):
     Args:
         nf: extent of the result.
         nx: extent of ``x`` along K.
+        precision: as in `matmul`.
 
     Example:
         >>> layer = Conv1D(32, 64)
@@ -65,16 +67,16 @@ class Conv1D(nn.Module):
         (torch.Size([5, 32]), torch.Size([64, 32]))
     """
 
-    def __init__(self, nf: int, nx: int) -> None:
+    def __init__(self, nf: int, nx: int, *, precision: str = "exact") -> None:
         super().__init__()
-        self.nf, self.nx = nf, nx
+        self.nf, self.nx, self.precision = nf, nx, precision
         self.weight = nn.Parameter(torch.empty(nx, nf))
         self.bias = nn.Parameter(torch.zeros(nf))
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K)."""
-        return matmul(x, self.weight, bias=self.bias)
+        return matmul(x, self.weight, bias=self.bias, precision=self.precision)
 
 
 class GatedLinear(nn.Module):
@@ -85,6 +87,7 @@ class GatedLinear(nn.Module):
         out_features: extent of the result.
         bias: whether both products have a bias.
         activation: as in `matmul`.
+        precision: as in `gated_matmul`.
         words: ``device`` and ``dtype`` of the parameters.
 
     Example:
@@ -100,18 +103,19 @@ class GatedLinear(nn.Module):
         *,
         bias: bool = False,
         activation: str = "silu",
+        precision: str = "exact",
         **words: Any,
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation, self.precision = activation, precision
         self.gate = nn.Linear(in_features, out_features, bias, **words)
         self.up = nn.Linear(in_features, out_features, bias, **words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K)."""
         gate, up = self.gate, self.up
-        words: dict[str, Any] = {"bias_b": gate.bias, "bias_c": up.bias, "activation": self.activation}
-        return gated_matmul(x, gate.weight.mT, up.weight.mT, **words)
+        words: dict[str, Any] = {"activation": self.activation, "precision": self.precision}
+        return gated_matmul(x, gate.weight.mT, up.weight.mT, bias_b=gate.bias, bias_c=up.bias, **words)
 
 
 class Attention(nn.Module):
@@ -124,6 +128,7 @@ class Attention(nn.Module):
         num_heads: number of heads, a divisor of ``embed_dim``.
         bias: whether the projections have biases.
         causal: whether a token sees only those before it, and itself.
+        precision: as in `linear`, for the projections.
         words: ``device`` and ``dtype`` of the parameters.
 
     Raises:
@@ -137,7 +142,14 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, *, bias: bool = True, causal: bool = False, **words: Any
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        bias: bool = True,
+        causal: bool = False,
+        precision: str = "exact",
+        **words: Any,
     ) -> None:
         super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
@@ -150,12 +162,12 @@ class Attention(nn.Module):
         self.causal = causal
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **words))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim, **words)) if bias else None
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, **words)
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, precision=precision, **words)
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (B, M, embed_dim)."""
-        whole = linear(x, self.in_proj_weight, self.in_proj_bias)
+        whole = linear(x, self.in_proj_weight, self.in_proj_bias, precision=self.out_proj.precision)
         q, k, v = whole.unflatten(-1, (3, self.num_heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind()
         out = attention(q, k, v, causal=self.causal)
         return self.out_proj(out.transpose(-2, -3).flatten(-2))
@@ -272,10 +284,11 @@ class QuantizedLinear(nn.Module):
             scales = _scales(_largest(wide), 448)
             return (wide / scales[:, None]).to(torch.float8_e4m3fn), scales
         pads = [pad for extent in reversed(wide.shape) for pad in (0, -extent % BLOCK)]
-        rows, columns = (-(-extent // BLOCK) for extent in wide.shape)
-        blocks = nn.functional.pad(wide.abs(), pads).view(rows, BLOCK, columns, BLOCK)
+        high, across = (-(-extent // BLOCK) for extent in wide.shape)
+        blocks = nn.functional.pad(wide.abs(), pads).view(high, BLOCK, across, BLOCK)
         scales = _scales(blocks.amax((1, 3)), 448)
-        return (wide / _of_blocks(scales, wide)).to(torch.float8_e4m3fn), scales
+        (rows, columns), spread = wide.shape, scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+        return (wide / spread[:rows, :columns]).to(torch.float8_e4m3fn), scales
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K) of f32, f16 or bf16."""
@@ -301,16 +314,9 @@ class QuantizedLinear(nn.Module):
 
     def dequantized_weight(self) -> torch.Tensor:
         """Return the weight (N, K) that the codes and scales stand for, in f32."""
-        scales = self.scales.float()
-        if self.weights not in IN_GROUPS:
-            wide = self.codes.float()
-            return wide * (_of_blocks(scales, wide) if scales.dim() == 2 else scales[:, None])
-        halves = torch.stack([self.codes & 15, self.codes >> 4], -1).flatten(-2).to(torch.int8)
-        if self.weights == "i4":
-            numbers = (halves - 16 * (halves > 7)).float()
-        else:
-            numbers = torch.tensor(NF4, device=halves.device)[halves.int()]
-        return (numbers.unflatten(-1, (scales.shape[-1], self.group)) * scales[..., None]).flatten(-2)
+        scales = self.scales if self.scales.dim() == 1 else self.scales.mT
+        packed = self.weights if self.weights in IN_GROUPS else None
+        return numbers_of_codes(self.codes.mT, scales, None, self.group, packed).mT.contiguous()
 
     def dequantized(self) -> nn.Linear:
         """Return a `torch.nn.Linear` with the weight that the codes and scales stand for."""
@@ -364,12 +370,6 @@ def _largest(wide: torch.Tensor) -> torch.Tensor:
 def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
     """The scales of numbers whose largest magnitudes become ``largest``; 1 for zeros."""
     return torch.where(most > 0, most / largest, torch.ones_like(most))
-
-
-def _of_blocks(scales: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The scale of each number of a weight, from those of blocks."""
-    rows, columns = weight.shape
-    return scales.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
 
 
 HOOKS = (
@@ -519,11 +519,12 @@ class FeedForward(nn.Module):
         shared = {getattr(one, "precision", "exact") for one in held}
         is_plain = len(shared) == 1 and not any(isinstance(one, QuantizedLinear) for one in held)
         if up is None and is_plain:
-            words = (first.bias, second.bias, function, shared.pop())
-            y = two_layers(x, _turned(first), _turned(second), *words)
-        elif is_plain and shared == {"exact"}:
-            biases = {"bias_b": first.bias, "bias_c": up.bias}
-            y = _product(second, gated_matmul(x, _turned(first), _turned(up), activation=function, **biases))
+            y = two_layers(
+                x, _turned(first), _turned(second), first.bias, second.bias, function, shared.pop()
+            )
+        elif is_plain:
+            words = {"bias_b": first.bias, "bias_c": up.bias, "precision": shared.pop()}
+            y = _product(second, gated_matmul(x, _turned(first), _turned(up), activation=function, **words))
         else:
             hidden = _product(first, x, activation=function)
             hidden = hidden if up is None else _product(up, x, multiply=hidden)
@@ -598,6 +599,7 @@ def convert(
     group: int = 128,
     only: Callable[[str, nn.Module], bool] | None = None,
     attention: bool = True,
+    precision: str = "exact",
 ) -> Replacements:
     """Replace the layers of a model by those of the library, in place.
 
@@ -617,12 +619,13 @@ def convert(
         group: as in `QuantizedLinear`; layers that it does not divide stay as they are.
         only: takes the name of a layer and the layer; returns whether to replace it.
         attention: whether to set the attention of a model of `transformers`.
+        precision: that of the layers with parameters, as in `matmul`.
 
     Returns:
         The classes of the new layers by the names of the replaced ones, and in ``left`` why others stayed.
 
     Raises:
-        LaunchError: an unknown format.
+        LaunchError: an unknown format or precision.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -632,6 +635,7 @@ def convert(
     """
     if weights is not None and weights not in FORMATS:
         raise LaunchError(f"convert: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}")
+    check_words(Wanted(precision=precision))
     models, masks, layers = (sys.modules.get(f"transformers.{name}") for name in TRANSFORMERS)
     done = Replacements({}, {})
     news: dict[type, type[nn.Module]] = {nn.Linear: Linear}
@@ -661,11 +665,9 @@ def convert(
                     made[layer] = QuantizedLinear.of(layer, weights, group).train(layer.training)
                     for hook in HOOKS:
                         setattr(made[layer], hook, getattr(layer, hook))
-                else:  # the same parameters, hooks and mode
-                    words = {"activation": None, "precision": "exact"} if new is Linear else {}
-                    made[layer] = object.__new__(new)
-                    nn.Module.__init__(made[layer])
-                    made[layer].__dict__.update(layer.__dict__, **words)
+                else:
+                    words = {"activation": None} if new is Linear else {}
+                    made[layer] = _with_class(layer, new, precision=precision, **words)
             setattr(parent, name, made[layer])
             done[whole] = type(made[layer]).__name__
             if isinstance(parent, nn.TransformerEncoderLayer):

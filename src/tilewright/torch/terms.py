@@ -6,14 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError
+from tilewright.ops.products import BLOCK
 from tilewright.ops.results import result_dtype, whole_product
 from tilewright.ops.scales import scaled_dtype
 from tilewright.ops.wanted import Wanted, check_words
+from tilewright.packing import NF4, unpack
 from tilewright.torch.registry import dtype_of, torch_dtype
 
 aten = torch.ops.aten
@@ -240,3 +243,50 @@ def reduced_to(gradient: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
         [3.0, 3.0, 3.0, 3.0]
     """
     return gradient.sum_to_size(one.shape).to(one.dtype)
+
+
+TABLES = {"nf4": ("u4", NF4)}
+"""Formats of packed numbers that are codes: the dtype of the codes, and the numbers that they stand for."""
+
+
+def numbers_of_codes(
+    b: Any, scale_b: Any, zero_b: Any, group: int | None, packed: str | None
+) -> torch.Tensor:
+    """Return the numbers (..., K, N) that codes and scales stand for, in f32.
+
+    Args:
+        b: codes, as in `scaled_mm`.
+        scale_b: their scales, or None.
+        zero_b: their zero points, or None.
+        group: as in `scaled_mm`.
+        packed: as in `scaled_mm`.
+
+    Example:
+        >>> codes, scales = torch.tensor([[0x71], [0x2F]], dtype=torch.uint8), torch.tensor([[0.5], [2.0]])
+        >>> numbers_of_codes(codes, scales, None, 2, "i4").flatten().tolist()
+        [0.5, 3.5, -2.0, 4.0]
+    """
+    if packed is None:
+        wide = b.float()
+    else:
+        codes = torch.stack([b & 15, b >> 4], 1).flatten(0, 1).long()
+        kind, table = TABLES.get(packed, (packed, None))
+        values = (
+            unpack(np.arange(16, dtype=np.uint8), kind)[::2].astype(np.float32) if table is None else table
+        )
+        wide = torch.tensor(values, dtype=torch.float32, device=b.device)[codes]
+    if group is not None:
+        zeros, scales = (
+            None if one is None else one.float().repeat_interleave(group, 0) for one in (zero_b, scale_b)
+        )
+        wide = wide if zeros is None else wide - zeros
+        return wide if scales is None else wide * scales
+    if scale_b is None:
+        return wide
+    scales = scale_b.float()
+    if 0 < scales.dim() < b.dim():
+        scales = scales[..., None, :]
+    for dim in (-2, -1) if scales.dim() else ():  # blocks along K, and of columns
+        if scales.shape[dim] not in (1, wide.shape[dim]):
+            scales = scales.repeat_interleave(BLOCK, dim).narrow(dim, 0, wide.shape[dim])
+    return wide * scales
