@@ -27,6 +27,8 @@ for m, n in tw.tiles(C): C[m, n] = tw.fma(A[m, n], v[n], 1.0) / alpha
 
 for m, n in tw.tiles(C): C[m, n] = A[m, n].cumsum(axis=1)
 
+for m, n in tw.tiles(C): C[m, n] = A[m, n].cumsum(axis=1, reverse=True)
+
 for m in tw.tiles(v):
     s = tw.zeros((m,), tw.f32)
     for k in tw.steps(groups.shape[0]): s.assign(s + tw.take(u, groups[k], tw.f32).sum(axis=0))

@@ -146,6 +146,23 @@ def scan(A, C, y):
         C[m, n] = (c * A[m, n].to(tw.f32)).cumsum(axis=1)
 
 
+@tw.kernel(A="M N", C="M N", y="M")
+def scan_back(A, C, y):
+    """From the last element, in place, with positions and a sum of rows."""
+    for m, n in tw.tiles(C):
+        c = C[m, n].to(tw.f32)
+        y[m] = c.sum(axis=1)
+        far = (tw.positions(n) % 7).to(tw.f32)
+        C[m, n] = (c * A[m, n].to(tw.f32)).cumsum(axis=1, reverse=True) - far
+
+
+@tw.kernel(A="L M N", b="L N", C="L N M")
+def columns_back(A, b, C):
+    for i, m, n in tw.tiles(A):
+        a = A[i, m, n].to(tw.f32)
+        C[i, n, m] = (a.cumsum(axis=0, reverse=True) + b[i, n].to(tw.f32)).T
+
+
 @tw.kernel(A="L M N", b="L N", C="L N M")
 def scan_of_columns(A, b, C):
     for i, m, n in tw.tiles(A):
@@ -213,7 +230,10 @@ def added_to_a_vector(A, y):
 
 
 IN_ORDER = {one.__name__: one for one in (added_in_order, added_to_a_vector)}
-SCANNED = {one.__name__: one for one in (scan, scan_of_columns, scan_of_a_line, masses, ranks, by_a_loop)}
+SCANNED = {
+    one.__name__: one
+    for one in (scan, scan_of_columns, scan_of_a_line, masses, ranks, by_a_loop, scan_back, columns_back)
+}
 REDUCED = {one.__name__: one for one in (of_rows, of_columns, normalised, softmax, softmax_of_columns, total)}
 KERNELS = {
     one.__name__: one for one in (scaled, turned, several, batched, chosen, dropped, line, gathered, grouped)
@@ -226,6 +246,7 @@ OUTPUTS = {
     "softmax": ("C", "y"),
     "total": ("y",),
     "scan": ("C", "y"),
+    "scan_back": ("C", "y"),
     "scan_of_a_line": ("y", "z"),
     "masses": ("C", "D", "y"),
     "by_a_loop": ("C", "D", "y", "z"),
@@ -233,7 +254,7 @@ OUTPUTS = {
 }
 """Results of the kernels that have not only C."""
 
-LONG = ("line", "total", "normalised", "softmax", "scan", "scan_of_a_line", "masses")
+LONG = ("line", "total", "normalised", "softmax", "scan", "scan_back", "scan_of_a_line", "masses")
 """Kernels whose rows may be long."""
 
 IN_PLACE = {
@@ -241,6 +262,7 @@ IN_PLACE = {
     "dropped": "C",
     "line": "y",
     "scan": "C",
+    "scan_back": "C",
     "added_in_order": "C",
     "added_to_a_vector": "y",
 }

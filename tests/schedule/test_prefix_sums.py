@@ -60,6 +60,48 @@ WAYS = {
 }
 
 
+@tw.kernel(X="M N", C="M N")
+def from_the_end(X, C):
+    for m in tw.tiles(C.shape[0]):
+        C[m] = X[m].cumsum(axis=1, reverse=True)
+
+
+@tw.kernel(A="M K", B="N K", X="N M", C="M N")
+def weighted(A, B, X, C):
+    """Sums to the last element of products, of an array in the other order, and of positions."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(dtype=tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        place = tw.positions(n).to(tw.f32)
+        C[m, n] = (acc * X[n, m].T + place).cumsum(axis=1, reverse=True) * (place + 1) - acc
+
+
+@pytest.mark.parametrize("way", [*WAYS, None])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_sums_to_the_last_element(way: str | None, target: str) -> None:
+    """They are prefix sums of the reverse row: each element is within the bound of a sum in any order."""
+    rng = np.random.default_rng(0)
+    x, c = rng.standard_normal((21, 190), np.float32), np.full((21, 197), 777, np.float32)
+    ran = from_the_end.bind(schedule=WAYS.get(way or ""))(x, c[:, :190], target=target)
+    assert ran.target == target
+    back = x.astype(np.float64)[:, ::-1]
+    room = np.arange(190) * U * np.abs(back).cumsum(axis=1)
+    assert (np.abs(c[:, 189::-1] - back.cumsum(axis=1)) <= room).all()
+    assert (c[:, 190:] == 777).all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_sums_to_the_last_element_of_products(target: str) -> None:
+    rng = np.random.default_rng(1)
+    a, b, x = (rng.standard_normal(shape, np.float32) for shape in ((21, 9), (77, 9), (77, 21)))
+    c = np.full((21, 77), np.nan, np.float32)
+    ran = weighted(a, b, x, c, target=target)
+    assert ran.target == target
+    assert compare_flow(ran.flow, {"C": c}, {"A": a, "B": b, "X": x, "C": c}).ok
+    assert not compare_flow(ran.flow, {"C": c + np.float32(1)}, {"A": a, "B": b, "X": x, "C": c}).ok
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_form_of_schedule(way: str) -> None:
     """Each element is within the bound of a sum of its prefix in any order."""
@@ -198,6 +240,7 @@ def test_the_checker_has_no_findings_and_misses_no_barrier(monkeypatch: pytest.M
     kernel = whole.bind(schedule=fma((1, 32), (1, 1), 4, 64, 1, warps=2))
     assert not kernel.check(x, c, outputs=("C",)).findings
     assert not of_products.check(x, x.copy(), np.empty((20, 20), "f4"), outputs=("C",)).findings
+    assert not from_the_end.check(x, c, outputs=("C",)).findings
     monkeypatch.setattr(tile_arithmetic, "meeting", lambda barrier, scope: lambda: None)
     kernel.forget()
     try:
@@ -208,7 +251,9 @@ def test_the_checker_has_no_findings_and_misses_no_barrier(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("hip", "gfx942")])
 def test_gpus_compile_without_spills(target: str, arch: str) -> None:
-    made = whole.compile(tw.like("f16", 512, 256), tw.like("f32", 512, 256), target=target, arch=arch)
+    like = tw.like("f16", 512, 256), tw.like("f32", 512, 256)
+    assert not from_the_end.compile(*like, target=target, arch=arch).resources["stack_bytes"]
+    made = whole.compile(*like, target=target, arch=arch)
     used = made.resources
     assert {value for name, value in used.items() if "spill" in name} == {0}
 
@@ -218,6 +263,19 @@ def test_gpus_compile_without_spills(target: str, arch: str) -> None:
 
 def test_what_is_refused() -> None:
     x = np.ones((6, 5), np.float32)
+
+    @tw.kernel(X="M N", Y="M N")
+    def both_ways(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n].cumsum(axis=1) - X[m, n].cumsum(axis=1, reverse=True)
+
+    @tw.kernel(X="M N", Y="M N")
+    def in_a_step(X, Y):
+        for m in tw.tiles(Y.shape[0]):
+            total = tw.zeros((m,), tw.f32)
+            for n in tw.steps(X.shape[1]):
+                Y[m, n] = total[:, None] + X[m, n].cumsum(axis=1, reverse=True)
+                total.assign(total + X[m, n].sum(axis=1))
 
     @tw.kernel(X="M N", Y="M N")
     def of_no_axis(X, Y):
@@ -273,6 +331,8 @@ def test_what_is_refused() -> None:
             Y[m, n] = X[m, n].cumsum(axis=0)
 
     for kernel, result, message in (
+        (both_ways, x.copy(), "and sums from each element to the last, .* nearest .* a kernel for each"),
+        (in_a_step, x.copy(), "sums to the last element of a step over n, .* nearest .* of a tile A"),
         (of_no_axis, x.copy(), r"\.cumsum\(axis=2\) of .* has 2 axes; nearest legal choice: axis=1"),
         (of_a_new_axis, x.copy(), r"along a new axis; nearest legal choice: the axis of a span"),
         (both, x.copy(), "cumsum along m, the rows of the result; nearest .* a kernel for rows and one for"),

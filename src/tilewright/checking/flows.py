@@ -495,7 +495,8 @@ class _Bounded(Evaluation):
                 values, radius = (self.whole(node.argument, one) for one in (given[0], radii[0]))
                 axis = len(self.batches) + node.axis
                 rounding = values.shape[axis] * node.dtype.unit_roundoff
-                return np.asarray((radius + rounding * np.abs(values)).cumsum(axis=axis))
+                each = np.asarray(radius + rounding * np.abs(values))
+                return wide.scanned(each, axis, f64, reverse=node.reverse)
             case Reduce():
                 radius = self.whole(node.argument, radii[0])
                 return np.asarray(radius.max(axis=len(self.batches) + node.axis, initial=0))

@@ -352,7 +352,9 @@ class Evaluation:
                 return wide.reduced(node.combine, self.whole(node.argument, given[0]), place, node.dtype)
             case Scan():
                 place = len(self.batches) + node.axis
-                return wide.scanned(self.whole(node.argument, given[0]), place, node.dtype)
+                return wide.scanned(
+                    self.whole(node.argument, given[0]), place, node.dtype, reverse=node.reverse
+                )
             case Folded(index=index):
                 return given[index]
         raise AssertionError(f"no value: {type(node).__name__}")

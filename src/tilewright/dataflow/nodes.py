@@ -274,10 +274,12 @@ class Scan(Node):
     Args:
         argument: the value to sum.
         axis: the axis.
+        reverse: whether each element is the sum for ``i >= j`` instead.
     """
 
     argument: Node
     axis: int
+    reverse: bool = False
 
     @property
     def span(self) -> Axis:

@@ -236,8 +236,8 @@ class _FlowParser(TextReader):
                     dtype, axes, self.value(args[0]), self.node(args[1], dtype), axis, variable=name
                 )
             case "scan":
-                axis = self.value(node.keywords[0].value)
-                return Scan(dtype, axes, self.node(args[0], dtype), axis, variable=name)
+                words = {str(word.arg): self.value(word.value) for word in node.keywords}
+                return Scan(dtype, axes, self.node(args[0], dtype), **words, variable=name)
             case "sum":
                 a, b = (self.node(one, dtype) for one in args[1:])
                 named = {str(word.arg): self.value(word.value) for word in node.keywords}

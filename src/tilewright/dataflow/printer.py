@@ -266,7 +266,8 @@ class _FlowPrinter:
                     f"reduce({node.combine!r}, {self.argument(node.argument, node.dtype)}, axis={node.axis})"
                 )
             case Scan():
-                return f"scan({self.argument(node.argument, node.dtype)}, axis={node.axis})"
+                order = ", reverse=True" if node.reverse else ""
+                return f"scan({self.argument(node.argument, node.dtype)}, axis={node.axis}{order})"
             case Sum():
                 a, b = self.argument(node.a, node.dtype), self.argument(node.b, node.dtype)
                 words = [] if node.precision == EXACT else [f"precision={node.precision!r}"]

@@ -163,10 +163,12 @@ def as_tf32(values: Array, kind: DType) -> Array:
     return keep_fraction(values, 10).astype(values.dtype) if kind == f32 else values
 
 
-def scanned(values: Array, axis: int, kind: DType) -> Array:
-    """Return the prefix sums along an axis."""
+def scanned(values: Array, axis: int, kind: DType, *, reverse: bool = False) -> Array:
+    """Return the prefix sums along an axis, or the sums from each element to the last."""
     with np.errstate(all="ignore"):
-        return to_dtype(np.add.accumulate(values, axis=axis, dtype=values.dtype), kind)
+        values = np.flip(values, axis) if reverse else values
+        found = to_dtype(np.add.accumulate(values, axis=axis, dtype=values.dtype), kind)
+        return np.flip(found, axis) if reverse else found
 
 
 def reduced(combine: str, values: Array, axis: int, kind: DType) -> Array:

@@ -599,9 +599,9 @@ class FlowRecorder(Recorder):
         axes = (*node.axes[:place], *node.axes[place + 1 :])
         return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)
 
-    def scanned(self, tile: Tile, axis: int) -> Tile:
+    def scanned(self, tile: Tile, axis: int, *, reverse: bool) -> Tile:
         """Record prefix sums along an axis."""
-        return scanned(self, tile, axis)
+        return scanned(self, tile, axis, reverse=reverse)
 
     def taken(self, table: Tensor, codes: Tile) -> Tile:
         """Record the elements of an array that codes choose."""

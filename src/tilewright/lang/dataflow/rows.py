@@ -207,7 +207,7 @@ def place_of(tile: Tile, what: str, axis: int) -> int:
     return axis % rank
 
 
-def scanned(flow: Any, tile: Tile, axis: int) -> Tile:
+def scanned(flow: Any, tile: Tile, axis: int, *, reverse: bool) -> Tile:
     """Record prefix sums along an axis.
 
     Raises:
@@ -228,7 +228,7 @@ def scanned(flow: Any, tile: Tile, axis: int) -> Tile:
         raise TraceError(f"{what}, which is of {kind}; nearest legal choice: {near}", here())
     if kind.bits < 32 or kind.kind == "bool":
         tile = tile.to(f32 if kind.is_float else i32)
-    made: Tile = flow.tile(flow.make(Scan, tile.dtype, tile.node.axes, tile.node, place), tile)
+    made: Tile = flow.tile(flow.make(Scan, tile.dtype, tile.node.axes, tile.node, place, reverse), tile)
     return made
 
 

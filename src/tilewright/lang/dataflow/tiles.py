@@ -115,7 +115,7 @@ class TileRecorder(Protocol):
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
         """Record ``combine`` over an axis."""
 
-    def scanned(self, tile: Tile, axis: int) -> Tile:
+    def scanned(self, tile: Tile, axis: int, *, reverse: bool) -> Tile:
         """Record prefix sums along an axis."""
 
     def taken(self, table: Any, codes: Tile) -> Tile:
@@ -377,7 +377,7 @@ class Tile(Arithmetic):
         return self.flow.reduced(self, "min", axis)
 
     @verb
-    def cumsum(self, axis: int) -> Tile:
+    def cumsum(self, axis: int, *, reverse: bool = False) -> Tile:
         """``y[i, j] = sum of x[i, k] for k <= j`` for ``axis=1``: prefix sums along a whole axis.
 
         In f32 for narrower floats, in i32 for narrower integers and truth values; integers wrap.  A row that
@@ -386,6 +386,7 @@ class Tile(Arithmetic):
 
         Args:
             axis: the axis; a negative number counts from the last.
+            reverse: whether to sum from each element to the last one, ``y[i, j] = sum of x[i, k] for k >= j``.
 
         Raises:
             TraceError: the tile has no such axis, the axis is a new one, or the numbers are complex.
@@ -401,7 +402,7 @@ class Tile(Arithmetic):
             >>> scan(x, y, target="reference").target, y.tolist()
             ('reference', [[0.0, 1.0, 3.0], [3.0, 7.0, 12.0]])
         """
-        return self.flow.scanned(self, axis)
+        return self.flow.scanned(self, axis, reverse=reverse)
 
     added: tuple[Any, Any] | None = None
     """The rows chosen by integers, and the value that ``+=`` added to them."""

@@ -20,14 +20,18 @@ from typing import Any, NoReturn, TypeGuard
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
+    ArrayPart,
     Axis,
     Cell,
     Flow,
     Fold,
     Folded,
+    Integer,
     Literal,
     Map,
     Node,
+    Operand,
+    Position,
     Rearrange,
     Reduce,
     Scan,
@@ -43,6 +47,8 @@ from tilewright.lang.dataflow.rows import along
 from tilewright.schedule.factors import EXPLICIT
 from tilewright.schedule.folds.powers import PLAIN, POWERS, ZERO, Powers, Weight, finite, in_order, times
 from tilewright.schedule.folds.values import neutral_of
+from tilewright.symbolic.expr import add, mul
+from tilewright.views.transforms import Embed
 
 ONLINE, TWO_PASSES, KEPT = "online", "two passes", "kept"
 """The values of `Schedule.fold`."""
@@ -226,16 +232,32 @@ def _with_scans(flow: Flow, span: Span) -> Flow:
     for node, m in ((node, m) for node in scans for m in rows if m not in node.axes):
         text = f"prefix sums along {span.name} that are the same for each {m.name}, and a loop carries a sum"
         _refuse(f"{text} for each {m.name}", SUMS_FIRST, flow, node)
+    reverse = scans[0].reverse
+    for node in (one for one in scans if one.reverse != reverse):
+        text = (
+            f"prefix sums along {span.name} and sums from each element to the last, and a loop has one order"
+        )
+        _refuse(text, "a kernel for each", flow, node)
     cells: list[Cell] = []
     steps: list[Node] = []
     known: dict[int, Node] = {}
 
     def again(node: Node) -> Node:
-        """The value in a step, with the prefix sums of the step and those before it."""
+        """The value in a step, with the prefix sums of the step and those before it.
+
+        Sums to the last element are prefix sums of the row in the reverse order, which is that of views.
+        """
         if id(node) in known:
             return known[id(node)]
         made = node
         match node:
+            case ArrayPart(operand=operand, at=at) if reverse and span in at:
+                made = replace(node, operand=_turned(operand, at.index(span)))
+            case Position() if reverse and node.span == span:
+                last = Integer(node.dtype, (), add(span.extent, -1), location=node.location)
+                made = Map(node.dtype, node.axes, "sub", (last, node), location=node.location)
+            case Sum(a=a, b=b) if reverse and span in node.axes:
+                made = replace(node, a=again(a), b=again(b))
             case Map(given=given):
                 made = replace(node, given=tuple(map(again, given)))
             case Rearrange(argument=argument):
@@ -251,7 +273,7 @@ def _with_scans(flow: Flow, span: Span) -> Flow:
                 cells.append(cell)
                 steps.append(Map(kind, axes, "add", (cell, total), location=where))
                 column = (*node.axes[:axis], None, *node.axes[axis + 1 :])
-                own = replace(node, argument=inner)
+                own = replace(node, argument=inner, reverse=False)
                 made = Map(kind, node.axes, "add", (Rearrange(kind, column, cell), own), location=where)
         known[id(node)] = made
         return made
@@ -263,8 +285,20 @@ def _with_scans(flow: Flow, span: Span) -> Flow:
         id(store): Folded(value.dtype, value.axes, fold, at, location=store.location)
         for at, (store, value) in enumerate(zip(stored, results, strict=True), len(cells))
     }
-    stores = (replace(store, value=new.get(id(store), store.value)) for store in flow.stores)
+    stores = [replace(store, value=new.get(id(store), store.value)) for store in flow.stores]
+    if reverse:
+        stores = [
+            replace(one, operand=_turned(one.operand, one.at.index(span))) if id(was) in new else one
+            for one, was in zip(stores, flow.stores, strict=True)
+        ]
     return replace(flow, stores=tuple(stores))
+
+
+def _turned(operand: Operand, dim: int) -> Operand:
+    """A view of an array with the elements of a dimension in the reverse order."""
+    extent = operand.shape[dim]
+    turned = Embed(dim, (extent,), (-1,), add(1, mul(-1, extent)))
+    return replace(operand, transforms=(*operand.transforms, turned))
 
 
 Scaling = tuple[str, Node]
