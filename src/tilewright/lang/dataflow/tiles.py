@@ -386,7 +386,7 @@ class Tile(Arithmetic):
 
         Args:
             axis: the axis; a negative number counts from the last.
-            reverse: whether to sum from each element to the last one, ``y[i, j] = sum of x[i, k] for k >= j``.
+            reverse: whether to sum from each element to the last: ``y[i, j] = sum of x[i, k] for k >= j``.
 
         Raises:
             TraceError: the tile has no such axis, the axis is a new one, or the numbers are complex.

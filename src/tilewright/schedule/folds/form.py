@@ -311,7 +311,8 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     is_scanned = any(isinstance(node, Scan) for node in flow.walk())
     flow = in_loops(flow if flow.sums and not is_scanned else with_reduced_tiles(flow), how)
     for node in (one for one in flow.walk() if isinstance(one, Scan) and one.reverse):
-        what = f"sums to the last element of a step over {getattr(node.span, 'name', '')}, and steps follow the row"
+        name = getattr(node.span, "name", "")
+        what = f"sums to the last element of a step over {name}, and steps come in the order of the row"
         _refuse(what, "x.cumsum(axis, reverse=True) of a tile A[m, n], outside of a loop", node.location)
     folds = folds_of(flow)
     first = {id(fold): sum(len(one.cells) for one in folds[:at]) for at, fold in enumerate(folds)}
