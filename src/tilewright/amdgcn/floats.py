@@ -149,12 +149,6 @@ def _scaled(a: Any, exponent: Any) -> Any:
     return np.ldexp(a.astype(np.float64), exponent).astype(a.dtype)
 
 
-def _median(a: Any, b: Any, c: Any) -> Any:
-    some_nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
-    least, middle = smaller(a, b), smaller(larger(a, b), c)
-    return np.where(some_nan, smaller(least, c), larger(least, middle))
-
-
 def towards_zero(value: Any) -> Any:
     """f32 as f16, rounded towards zero."""
     near = value.astype(np.float16)
@@ -275,7 +269,15 @@ def _plain_rows() -> dict[str, OpcodeRow]:
             f"v_min3_{kind}": row(three, lambda a, b, c: smaller(smaller(a, b), c), keeps=True),
             f"v_maxmin_{kind}": row(three, lambda a, b, c: smaller(larger(a, b), c), keeps=True),
             f"v_minmax_{kind}": row(three, lambda a, b, c: larger(smaller(a, b), c), keeps=True),
-            f"v_med3_{kind}": row(three, _median, keeps=True),
+            f"v_med3_{kind}": row(
+                three,
+                lambda a, b, c: np.where(
+                    np.isnan(a) | np.isnan(b) | np.isnan(c),
+                    smaller(smaller(a, b), c),
+                    larger(smaller(a, b), smaller(larger(a, b), c)),
+                ),
+                keeps=True,
+            ),
             f"v_ldexp_{kind}": row(f"{kind} = {kind} {'i16' if kind == 'f16' else 'i32'}", _scaled),
             f"v_frexp_exp_{'i16' if kind == 'f16' else 'i32'}_{kind}": row(
                 f"i32 = {kind}",

@@ -486,17 +486,13 @@ class _Bounded(Evaluation):
                 return self._function(node, given, radii, centre)
             case Sum():
                 return self._product(node, given, radii, centre)
-            case Reduce(combine="sum"):
+            case Reduce(combine="sum") | Scan():
                 values, radius = (self.whole(node.argument, one) for one in (given[0], radii[0]))
                 axis = len(self.batches) + node.axis
-                rounding = values.shape[axis] * node.dtype.unit_roundoff
-                return np.asarray((radius + rounding * np.abs(values)).sum(axis=axis))
-            case Scan():
-                values, radius = (self.whole(node.argument, one) for one in (given[0], radii[0]))
-                axis = len(self.batches) + node.axis
-                rounding = values.shape[axis] * node.dtype.unit_roundoff
-                each = np.asarray(radius + rounding * np.abs(values))
-                return wide.scanned(each, axis, f64, reverse=node.reverse)
+                errors = np.asarray(radius + values.shape[axis] * node.dtype.unit_roundoff * np.abs(values))
+                if isinstance(node, Scan):
+                    return wide.scanned(errors, axis, f64, reverse=node.reverse)
+                return np.asarray(errors.sum(axis))
             case Reduce():
                 radius = self.whole(node.argument, radii[0])
                 return np.asarray(radius.max(axis=len(self.batches) + node.axis, initial=0))

@@ -142,14 +142,42 @@ def _reduce(
     keep = _kept(x, along, block, per_thread)
     with located():
         plan = reduction(x.distribution, along, keep)
-    lanes = current().lanes
+    tracer, lanes = current(), current().lanes
     if scratch is None or plan.span <= lanes:
         if barrier is not None:  # report a wrong barrier for every number of warps
             meeting(barrier, SHARE)
         return _reduced(function, x, along, keep)
     if keep:
         raise TraceError("scratch: reductions of blocks or threads do not cross warps", here())
-    return _across_warps(function, x, along, scratch, lanes, meeting(barrier, SHARE))
+    # Each warp stores its values in shared memory; every thread then loads and reduces them.
+    meet = meeting(barrier, SHARE)
+    wide = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
+    per_warp = thread_digits(x.distribution, along, lanes)
+    count = math.prod(extent for extent, _ in per_warp)
+    _check_scratch(scratch, wide.dtype, tuple(count if d == along else n for d, n in enumerate(x.shape)))
+    name = f"{x.value.name}_{function}"
+    partial = Fragment(
+        tracer.builder.define(
+            *(ReduceOp, f"{name}_of_warp", here()),
+            source=wide.value,
+            function=function,
+            dim=along,
+            keep=per_warp,
+        )
+    )
+    tracer.emit(Copy, source=partial.value, target=scratch.value)
+    meet()
+    # Every thread holds all coordinates along the dimension.
+    shape = partial.shape
+    rest = partial.distribution.projected(tuple(1 if d == along else n for d, n in enumerate(shape)))
+    spread = Distribution(shape, rest.threads, (Mode(shape[along], along, 1), *rest.values))
+    gathered = Fragment(
+        tracer.builder.define(FragmentOp, f"{name}_of_warps", here(), dtype=wide.dtype, distribution=spread)
+    )
+    tracer.emit(Copy, source=scratch.value, target=gathered.value)
+    meet()
+    made = _reduced(function, gathered, along, ())
+    return made if wide is x else made.to(x.dtype)
 
 
 def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
@@ -173,40 +201,6 @@ def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
 def _reduced(function: str, x: Fragment, dim: int, keep: Keep) -> Fragment:
     name = f"{x.value.name}_{function}"
     return Fragment(current().define(ReduceOp, name, source=x.value, function=function, dim=dim, keep=keep))
-
-
-def _across_warps(
-    function: str, x: Fragment, dim: int, scratch: Tensor, lanes: int, meeting: Callable[[], object]
-) -> Fragment:
-    """Store each warp's values in shared memory; every thread then loads and reduces them."""
-    tracer = current()
-    wide = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
-    per_warp = thread_digits(x.distribution, dim, lanes)
-    count = math.prod(extent for extent, _ in per_warp)
-    _check_scratch(scratch, wide.dtype, tuple(count if d == dim else n for d, n in enumerate(x.shape)))
-    name = f"{x.value.name}_{function}"
-    partial = Fragment(
-        tracer.builder.define(
-            *(ReduceOp, f"{name}_of_warp", here()),
-            source=wide.value,
-            function=function,
-            dim=dim,
-            keep=per_warp,
-        )
-    )
-    tracer.emit(Copy, source=partial.value, target=scratch.value)
-    meeting()
-    # Every thread holds all coordinates along the dimension.
-    shape = partial.shape
-    rest = partial.distribution.projected(tuple(1 if d == dim else n for d, n in enumerate(shape)))
-    spread = Distribution(shape, rest.threads, (Mode(shape[dim], dim, 1), *rest.values))
-    gathered = Fragment(
-        tracer.builder.define(FragmentOp, f"{name}_of_warps", here(), dtype=wide.dtype, distribution=spread)
-    )
-    tracer.emit(Copy, source=scratch.value, target=gathered.value)
-    meeting()
-    made = _reduced(function, gathered, dim, ())
-    return made if wide is x else made.to(x.dtype)
 
 
 def _check_scratch(scratch: Tensor, dtype: DType, shape: tuple[int, ...]) -> None:

@@ -306,19 +306,16 @@ def one_kernel_pays(question: AttentionQuestion, whole: Launch, products: Sequen
     if not isinstance(loop, LoopQuestion) or schedule is None or not schedule.by_bulk:
         return False
     clocks = loop_clocks(schedule, loop) * CHAIN_OVERLAP
-    return arch.times.launch_us + clocks / arch.rates.boards[0].clock_mhz < sum(
-        _product_us(one, question) for one in products
-    )
-
-
-def _product_us(launch: Launch, question: AttentionQuestion) -> float:
-    """The estimated time of a product, or of its prepass, in us."""
-    asked, schedule = _asked(launch, question)
-    if isinstance(asked, Question) and schedule is not None:
-        parts = time_parts(Load(asked, schedule))
-        assert parts is not None, "the rates are known"
-        return parts.total
-    return LAUNCH_US + copied_us(launch.moved_bytes, question.arch)
+    two_kernels_us = 0.0
+    for launch in products:
+        asked, of_product = _asked(launch, question)
+        if isinstance(asked, Question) and of_product is not None:
+            parts = time_parts(Load(asked, of_product))
+            assert parts is not None, "the rates are known"
+            two_kernels_us += parts.total
+        else:  # a prepass
+            two_kernels_us += LAUNCH_US + copied_us(launch.moved_bytes, arch)
+    return arch.times.launch_us + clocks / arch.rates.boards[0].clock_mhz < two_kernels_us
 
 
 def _asked(launch: Launch, on: AttentionQuestion) -> tuple[Question | LoopQuestion | None, Schedule | None]:

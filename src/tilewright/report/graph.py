@@ -214,7 +214,16 @@ def drawn(graph: Mapping[str, Any]) -> str:
     high = round(len(rows) * (HIGH + BETWEEN) - BETWEEN + 24)
     size = f'viewBox="0 0 {wide} {high}" width="{wide}" height="{high}"'
     parts = [f'<svg class="graph" {size} role="img" aria-label="graph of the flow">']
-    parts += [_edge(source, target, path) for source, target, path in paths]
+    for source, target, path in paths:
+        points = list[tuple[float, float]]()
+        for at, box in enumerate(path):
+            points += [(box.x, box.y)] * (at > 0)
+            points += [(box.x, box.y + HIGH)] * (at < len(path) - 1)
+        curve = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
+        for (x0, y0), (x1, y1) in pairwise(points):
+            middle = (y0 + y1) / 2
+            curve += f" C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
+        parts.append(f'<path class="edge" data-from="{source}" data-to="{target}" d="{curve}"/>')
     parts += [_node(node, boxes[node["id"]]) for node in nodes]
     return "\n".join([*parts, "</svg>"])
 
@@ -266,19 +275,6 @@ def _spread(row: Sequence[PlacedNode], wanted: Mapping[int, float]) -> None:
     for members, offsets, at in groups:
         for box, offset in zip(members, offsets, strict=True):
             box.x = at + offset
-
-
-def _edge(source: int, target: int, path: Sequence[PlacedNode]) -> str:
-    points = list[tuple[float, float]]()
-    for at, box in enumerate(path):
-        points += [(box.x, box.y)] * (at > 0)
-        points += [(box.x, box.y + HIGH)] * (at < len(path) - 1)
-    start = points[0]
-    curve = f"M{start[0]:.1f} {start[1]:.1f}"
-    for (x0, y0), (x1, y1) in pairwise(points):
-        middle = (y0 + y1) / 2
-        curve += f" C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
-    return f'<path class="edge" data-from="{source}" data-to="{target}" d="{curve}"/>'
 
 
 def _node(node: Mapping[str, Any], box: PlacedNode) -> str:

@@ -289,16 +289,11 @@ def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
     return (array.shape, array.strides, array.dtype, pointer & 15, ("cupy", memory.device_id)), pointer
 
 
-def _cupy_stream(array: Any, index: int) -> Callable[[], int | None]:
-    current = sys.modules["cupy"].cuda.get_current_stream
-    return lambda: int(current().ptr)
-
-
 CUPY = ArrayReader(
     _describe_cupy,
     _locate_cupy,
     lambda array: (lambda: array.data.ptr, lambda: array.shape),
-    _cupy_stream,
+    lambda array, index: lambda: int(sys.modules["cupy"].cuda.get_current_stream().ptr),
 )
 
 

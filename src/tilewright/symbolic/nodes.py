@@ -348,7 +348,7 @@ def bounds(value: Int) -> tuple[float, float]:
             low, high = bounds(value.left)
             a, b = bounds(value.right)
             a = max(a, 1)
-            ends = [_floor(x, y) for x in (low, high) for y in (a, b)]
+            ends = [x if abs(x) == INFINITY else int(x // y) for x in (low, high) for y in (a, b)]
             return min(ends), max(ends)
         case Mod():
             _, high = bounds(value.right)
@@ -376,14 +376,6 @@ def bounds(value: Int) -> tuple[float, float]:
 
 def _times(a: float, b: float) -> float:
     return 0 if a == 0 or b == 0 else a * b
-
-
-def _floor(a: float, b: float) -> float:
-    if abs(a) == INFINITY:
-        return a
-    if b == INFINITY:
-        return 0 if a >= 0 else -1
-    return a // b
 
 
 @lru_cache(maxsize=16384)

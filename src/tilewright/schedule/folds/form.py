@@ -350,7 +350,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     scores = tuple(one for one in sums if one.span != fold.span)
     mixtures = tuple(one for one in sums if one.span == fold.span)
     form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results, tuple(earlier))
-    for rule in (_stores, _cells, _repeats, _values, _scores, _mixtures):
+    for rule in (_stores, _cells, _values, _scores, _mixtures):
         rule(form)
     return form
 
@@ -451,7 +451,10 @@ def _stores(form: FoldForm) -> None:
 
 
 def _cells(form: FoldForm) -> None:
-    """A loop carries numbers for each row of the results, or for each element of one."""
+    """A loop carries numbers for each row of the results, or for each element of one.
+
+    A step may repeat a computation without products of its own.
+    """
     m = form.m
     legal = ((m,), *((m, e) for e in form.columns))
     legal = legal if m in form.flow.tiles else ((),)  # a single row
@@ -464,10 +467,6 @@ def _cells(form: FoldForm) -> None:
                 f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype}){rows}",
                 cell.location or form.flow.stores[0].location,
             )
-
-
-def _repeats(form: FoldForm) -> None:
-    """A step may repeat a computation without products of its own."""
     for fold in form.repeats:
         for node in (one for step in fold.steps for one in walk(step, set(map(id, fold.cells)))):
             if isinstance(node, Sum):

@@ -144,24 +144,22 @@ class Trials:
         either way.  No array, position or size may enter the new values elsewhere: what depends on nothing
         but the carried values and the numbers of a launch is believed after these trials.
         """
-        key = self.number[id(mask.node)]
-        if key not in self._found.leaves_state:
-            self._found.leaves_state[key] = self._leaves_state(mask)
-        return self._found.leaves_state[key]
-
-    def _leaves_state(self, mask: Mask) -> bool:
+        key, known_before = self.number[id(mask.node)], self._found.leaves_state
+        if key in known_before:
+            return known_before[key]
         form, constants = self.form, self.constants(mask.node, mask.other)
         settled = _settled(form, mask.node, mask.other, constants)
-        if any(id(new) not in settled for new in form.fold.steps):
-            return False
+        leaves = all(id(new) in settled for new in form.fold.steps)
         forced = {id(mask.node): (mask.node, mask.other)}
         choices = _Choices(form, forced)
-        for trial in self.steps:
+        for trial in self.steps if leaves else ():
             made, known = trial.step(form.fold.steps, forced)
-            if not _is_same(trial.state, made):
-                return False
+            leaves = _is_same(trial.state, made)
+            if not leaves:
+                break
             choices.see(known)
-        return bool(self.steps) and choices.are_seen(constants)
+        known_before[key] = leaves and bool(self.steps) and choices.are_seen(constants)
+        return known_before[key]
 
     def numbers_behind(self, node: Node, number: float) -> dict[int, float]:
         """Find what is constant where a value of a step is a number, as weights are 0 where scores are -inf.

@@ -484,9 +484,16 @@ def _groups(ops: Sequence[Op]) -> Iterator[tuple[Op, ...]]:
             yield (op,)  # it only declares, so it may come before the run
             continue
         spread = _distribution(op)
-        if _is_operand(op) and _joins(op, run):
-            run.append(op)
-            continue
+        if _is_operand(op):
+            # The store may share the loop of a run that makes its elements, if no other store of the run
+            # writes the same memory through another view: of stores in turns, element by element, the later
+            # one would not be the last.
+            (target,) = op.written
+            others = [one.written[0] for one in run if _is_operand(one)]
+            is_last = all(one.buffer is not target.buffer or same_place(one, target) for one in others)
+            if is_last and any(made_by(one) is op.read[0] for one in run):
+                run.append(op)
+                continue
         if run and (spread is None or spread != _distribution(run[0])):
             yield tuple(run)
             run = []
@@ -496,18 +503,6 @@ def _groups(ops: Sequence[Op]) -> Iterator[tuple[Op, ...]]:
             run.append(op)
     if run:
         yield tuple(run)
-
-
-def _joins(store: Op, run: Sequence[Op]) -> bool:
-    """Whether a store of an operand may share the loop of a run.
-
-    The run makes its elements.  No other store of the run writes the same memory through another view: of
-    stores in turns, element by element, the later one would not be the last.
-    """
-    (target,) = store.written
-    others = [one.written[0] for one in run if _is_operand(one)]
-    makes = any(made_by(one) is store.read[0] for one in run)
-    return makes and all(one.buffer is not target.buffer or same_place(one, target) for one in others)
 
 
 def _is_operand(op: Op) -> bool:
