@@ -97,11 +97,6 @@ def mask_bits(count: Any, first: Any, width: int = 32) -> Any:
     return (ones << (first.astype(U64) & U64(width - 1))).astype(f"u{width // 8}")
 
 
-def _saturated_bytes(a: Any) -> Any:
-    low, high = (np.clip((a >> np.uint32(s)).astype(np.uint16).view(np.int16), 0, 255) for s in (0, 16))
-    return (low | (high << 8)).astype(np.uint16)
-
-
 _LOGIC: dict[str, Any] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
@@ -256,7 +251,11 @@ def _rows() -> dict[str, OpcodeRow]:
         "v_lshl_or_b32": row(
             "u32 = u32 u32 u32", lambda a, b, c: left(a, b) | c, tracked(lambda a, b, c: a.moved(left, b) | c)
         ),
-        "v_sat_pk_u8_i16": row("u16 = u32", _saturated_bytes, keeps=True),
+        "v_sat_pk_u8_i16": row(
+            "u16 = u32",
+            lambda a: np.ascontiguousarray(a).view(np.int16).clip(0, 255).astype(np.uint8).view(np.uint16),
+            keeps=True,
+        ),
         "v_pack_b32_f16": row(
             "u32 = u16 u16",
             lambda a, b: a.astype(np.uint32) | (b.astype(np.uint32) << np.uint32(16)),

@@ -554,21 +554,15 @@ class _Bounded(Evaluation):
         for index in np.ndindex(batches):
             (a, far_a), (b, far_b) = ([each[index] for each in side] for side in sides)
             halves = self.halves
-            if _adds_exactly(a, b, far_a, far_b, how):
-                continue
+            if not far_a.any() and not far_b.any() and all((np.rint(one) == one).all() for one in (a, b)):
+                bits = min(how.acc.mantissa, how.sum_bits or how.acc.mantissa)
+                if (np.abs(a) @ np.abs(b)).max(initial=0) < 2.0 ** (bits - 2):
+                    continue  # sums of products of small whole numbers are exact in any order
             bound = halves_bound(a, b, how, halves) if halves else gemm_bound(a, b, how, f64, twice=False)[2]
             made[index] = bound
             if far_a.any() or far_b.any():
                 made[index] += far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
         return made.reshape(centre.shape)
-
-
-def _adds_exactly(a: Array, b: Array, far_a: Array, far_b: Array, how: Accumulation) -> bool:
-    """Whether operands are small whole numbers, so that the sums of their products are exact in any order."""
-    if far_a.any() or far_b.any() or not all((np.rint(one) == one).all() for one in (a, b)):
-        return False
-    bits = min(how.acc.mantissa, how.sum_bits or how.acc.mantissa)
-    return bool((np.abs(a) @ np.abs(b)).max(initial=0) < 2.0 ** (bits - 2))
 
 
 @dataclass(frozen=True)

@@ -439,6 +439,16 @@ def parts_of(work: WorkCounts, constants: TimeConstants) -> TimeParts:
     between: float = work.each - work.at_once
     if work.is_persistent:  # a block of a stream ends as many tiles as it has shares of
         between = work.tiles / work.units if load.is_stream else work.each - 1
+    meeting, parts = 0.0, work.parts
+    if schedule.is_split:
+        # One block reads the sums of all parts of K, in two rounds if they are many; or each block adds up a
+        # share of the tile.
+        shares = schedule.has_shares and parts > 1
+        read: float = min(parts, FAN + parts / FAN) + load.is_stream
+        turns: float = 1 + (parts > FAN) + shares
+        if shares and work.is_asynchronous:
+            read, turns = 1.0, 1 + 0.04 * parts
+        meeting = constants.ticket_us * turns + read * work.sum_bytes / constants.part_bytes_per_us
     return TimeParts(
         launch=constants.launch_us + constants.cluster_us * (work.cluster_blocks > 1),
         multiply=each_steps * multiply,
@@ -451,25 +461,8 @@ def parts_of(work: WorkCounts, constants: TimeConstants) -> TimeParts:
         cache=lines + constants.cut * cut,
         stores=0.0 if work.is_alternating else between * store,
         last_store=(1 if work.is_persistent else work.at_once) * store,
-        meeting=_meeting_us(work, constants),
+        meeting=meeting,
     )
-
-
-def _meeting_us(work: WorkCounts, constants: TimeConstants) -> float:
-    """Time to add up the sums of the parts of K.
-
-    One block reads all parts, in two rounds if they are many; or each block adds up a share of the tile.
-    """
-    load, parts = work.load, work.parts
-    if not load.schedule.is_split:
-        return 0.0
-    shares = load.schedule.has_shares and parts > 1
-    if shares and work.is_asynchronous:
-        read, turns = 1.0, 1 + 0.04 * parts
-    else:
-        read = min(parts, FAN + parts / FAN) + load.is_stream
-        turns = 1 + (parts > FAN) + shares
-    return constants.ticket_us * turns + read * work.sum_bytes / constants.part_bytes_per_us
 
 
 def doubt(load: Load) -> float:

@@ -306,8 +306,15 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     if (made := flow.departure) is not None:
         what = f"{made.operand.name} leaves in shards, which only products of arrays count"
         _refuse(what, "a loop of acc += A[p, m, k] @ B[k, n] alone, or tw.signal", made.location)
+    batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     if is_elementwise(flow):
-        return _without_loop(flow)
+        inner = tuple(span for span in flow.tiles if span.kind != BATCH)
+        if len(inner) == 1 and inner[0].groups is None:  # single rows
+            inner = (Span("one", 1, TILE), *inner)
+        if len(inner) > 2:
+            text = f"elements over {len(inner)} tiled dimensions; a tile has rows and columns"
+            _refuse(text, f"batch={len(flow.tiles) - 2} of tw.tiles", flow.stores[0].location)
+        return FoldForm(flow, NO_LOOP, batch, inner[0], inner[1:], (), (), {})
     is_scanned = any(isinstance(node, Scan) for node in flow.walk())
     flow = in_loops(flow if flow.sums and not is_scanned else with_reduced_tiles(flow), how)
     for node in (one for one in flow.walk() if isinstance(one, Scan) and one.reverse):
@@ -352,19 +359,6 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
     form = FoldForm(flow, fold, batch, inner[0], inner[1:], scores, mixtures, results, tuple(earlier))
     for rule in (_stores, _cells, _values, _scores, _mixtures):
         rule(form)
-    return form
-
-
-def _without_loop(flow: Flow) -> FoldForm:
-    """The form of an elementwise flow; tiles of one dimension without groups are single rows."""
-    batch = tuple(span for span in flow.tiles if span.kind == BATCH)
-    inner = tuple(span for span in flow.tiles if span.kind != BATCH)
-    if len(inner) == 1 and inner[0].groups is None:
-        inner = (Span("one", 1, TILE), *inner)
-    form = FoldForm(flow, NO_LOOP, batch, inner[0], inner[1:], (), (), {})
-    if len(inner) > 2:
-        text = f"elements over {len(inner)} tiled dimensions; a tile has rows and columns"
-        _refuse(text, f"batch={len(flow.tiles) - 2} of tw.tiles", flow.stores[0].location)
     return form
 
 

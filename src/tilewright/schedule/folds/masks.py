@@ -213,18 +213,17 @@ class _Found:
     """What the trials of a flow found; values are numbered in the order of `FoldForm.inside`.
 
     Args:
+        flow: the text of the flow.
         leaves_state: for each mask whether its hidden steps change no carried value.
         constants: for a value and its number, the numbers of other values.
     """
 
+    flow: str
     leaves_state: dict[int, bool] = field(default_factory=dict)
     constants: dict[tuple[int, float], dict[int, float]] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=256)
-def _found_for(text: str) -> _Found:
-    """The findings for the text of a flow."""
-    return _Found()
+_found_for = lru_cache(maxsize=256)(_Found)
 
 
 def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, float]) -> set[int]:
