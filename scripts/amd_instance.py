@@ -24,10 +24,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.instances.ablated import TURN, VARIANTS, Variant, given, measured, variant  # noqa: E402
 from tests.instances.amd import ARCH, INSTANCES, SPECS, TERMS, compiled  # noqa: E402
+from tests.instances.cost import Turn  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright.inspect.isa import IsaKind, IsaLine, IsaReport, report_of  # noqa: E402
-from tilewright.inspect.isa.cost import Turn  # noqa: E402
 from tilewright.ops.products import plain, scaled  # noqa: E402
 from tilewright.runtime.amdgcn import find_toolchain  # noqa: E402
 from tilewright.runtime.executable import Executable  # noqa: E402
@@ -88,7 +88,7 @@ MODEL = """
 ## The share of the peak, by a model
 
 The table has the clocks of a multiprocessor for one iteration of the main loop. The model is
-`src/tilewright/inspect/isa/cost.py`, which states its assumptions: rates of the architecture's record at its
+`tests/instances/cost.py`, which states its assumptions: rates of the architecture's record at its
 highest clock, no latency, no wait for memory, nothing before or after the loop. Its shares of the peak are
 upper bounds, not predictions. *Alone* means one block, which goes through its phases between barriers one
 after the other. *Overlapped* means that other blocks fill the gaps. On gfx1151 matrix and vector

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.instances.cost import Turn, cost_of
 
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.inspect.isa import Body, Conflicts, Isa, IsaKind, IsaLine, ListingLoop
-from tilewright.inspect.isa.cost import Turn, cost_of
 from tilewright.targets.amd import GFX942, GFX1151
 
 TURN = Turn(tile=(64, 64, 16), multiplied="f16", bytes=(2, 1), warps=4, band=2)

@@ -11,7 +11,6 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.inspect.isa import BankCounter, Conflicts, Isa, execute_listing, read_isa
-from tilewright.inspect.isa.cost import Cost, Turn, cost_of
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Op
 from tilewright.passes.pipeline import run_passes
@@ -26,6 +25,7 @@ from tilewright.targets.simt.banks import Serving, spread_over_banks
 from tilewright.targets.simt.emit import emit_text
 
 from .amd import ARCH, SPECS, bound, compiled
+from .cost import Cost, Turn, cost_of
 
 STORED = "to[8*j + i] = prefetched[8*j + i];"
 ONE_BY_ONE = (

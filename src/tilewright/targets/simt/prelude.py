@@ -270,6 +270,3 @@ DEVICE double gelu_tanh(double x) {{
 
 These two are within 2 and 1 units in the last place, and 0 for results below the least normal number.
 """
-
-REALS = (("float", "f"), ("double", ""))
-"""Types with arithmetic, and how the names of the language's functions of them end."""
