@@ -94,3 +94,98 @@ def test_parts_of_one_array_are_stored_apart() -> None:
     for second in (0, -3):
         with pytest.raises(tw.TraceError, match="C is stored twice"):
             two.bind(second=second).flow(a, b, c)
+
+
+# ---------------------------------------------------------------- sizes that the author requires
+
+
+@pytest.mark.parametrize("view", ["slices", "unmerged"])
+def test_a_required_equation_makes_extents_equal_and_the_launcher_checks_it(view: str) -> None:
+    @tw.kernel(X="M K", W="P K", Y="M N")
+    def gated(X, W, Y):
+        columns = Y.shape[1]
+        tw.require(W.shape[0] == 2 * columns, "rows of the gate and of the sum")
+        halves = W.unmerge(0, (2, columns)) if view == "unmerged" else (W[:columns], W[columns:])
+        for m, n in tw.tiles(Y):
+            gate, up = tw.zeros(), tw.zeros()
+            for k in tw.steps(X.shape[1]):
+                gate += X[m, k] @ halves[0][n, k].T
+                up += X[m, k] @ halves[1][n, k].T
+            Y[m, n] = tw.maximum(gate, 0) * up
+
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((13, 21)), rng.standard_normal((2 * 9, 21))
+    gate, up = np.maximum(x @ w[:9].T, 0), x @ w[9:].T
+    # Two sums of 21 products are multiplied: (K + 1) roundings of each, in f64.
+    bound = 2 * 23 * 2.0**-53 * (np.abs(x) @ np.abs(w[:9]).T) * (np.abs(x) @ np.abs(w[9:]).T)
+    for target in ("reference", "cpu"):
+        y = np.full((13, 9), np.nan)
+        assert gated(x, w, y, target=target).target == target
+        assert (np.abs(y - gate * up) <= bound).all()
+    with pytest.raises(tw.LaunchError, match="rows of the gate and of the sum"):
+        gated(x, w[:-1], np.empty((13, 9)), target="cpu")
+
+
+def test_a_quotient_that_is_required_to_divide_splits_a_dimension() -> None:
+    @tw.kernel(Q="H M", K="G M", O="H M")
+    def heads(Q, K, O):
+        groups = K.shape[0]
+        tw.require(Q.shape[0] % groups == 0, "heads in groups of one size")
+        source, result = (x.unmerge(0, (groups, x.shape[0] // groups)) for x in (Q, O))
+        for g, h, m in tw.tiles(result):
+            result[g, h, m] = source[g, h, m] + K[g, None, m]
+
+    q, k = np.arange(12.0).reshape(6, 2), np.array([[100.0, 200], [300, 400]])
+    out = np.empty_like(q)
+    assert heads(q, k, out, target="cpu").target == "cpu"
+    assert (out == q + k.repeat(3, axis=0)).all()
+    with pytest.raises(tw.LaunchError, match="heads in groups of one size"):
+        heads(q[:5], k, out[:5], target="cpu")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_slice_or_an_index_beyond_an_array_is_refused_before_the_launch(target: str) -> None:
+    @tw.kernel(X="P N", Y="M N")
+    def second_half(X, Y):
+        rows = Y.shape[0]
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[rows : 2 * rows][m, n]
+
+    x, y = np.arange(21.0).reshape(7, 3), np.empty((3, 3))
+    assert second_half(x, y, target=target).target == target
+    assert (y == x[3:6]).all()
+    with pytest.raises(tw.LaunchError, match="slice 3:6 of dimension 0 of X, whose extent is 5"):
+        second_half(x[:5], y, target=target)
+
+    @tw.kernel(X="M N", Y="P M N")
+    def into_second(X, Y):
+        for m, n in tw.tiles(X):
+            Y[1, m, n] = X[m, n]
+
+    y = np.zeros((2, 7, 3))
+    into_second(x, y, target=target)
+    assert (y[1] == x).all()
+    with pytest.raises(tw.LaunchError, match="index 1 of dimension 0 of Y, whose extent is 1"):
+        into_second(x, y[:1], target=target)
+
+
+def test_an_array_may_stand_on_either_side_of_a_whole_row() -> None:
+    @tw.kernel(X="M K", C="N K", half="N", near="M")
+    def nearest(X, C, half, near):
+        for m in tw.tiles(near):
+            far = half - X[m] @ C.T
+            near[m] = tw.where(far == far.min(axis=1)[:, None], tw.positions(far), C.shape[0]).min(axis=1)
+
+    @tw.kernel(x="K", W="K N", y="N")
+    def vector_by_matrix(x, W, y):
+        for n in tw.tiles(y):
+            y[n] = x @ W[:, n]
+
+    rng = np.random.default_rng(1)
+    x, c = rng.integers(-4, 5, (17, 5)).astype("f8"), rng.integers(-4, 5, (11, 5)).astype("f8")
+    half = (c * c).sum(1) / 2
+    near, y = np.empty(17, np.int32), np.empty(17)
+    assert nearest(x, c, half, near, target="cpu").target == "cpu"
+    assert (near == (half - x @ c.T).argmin(1)).all()
+    assert vector_by_matrix(c[0], x.T, y, target="cpu").target == "cpu"
+    assert (y == x @ c[0]).all()

@@ -243,6 +243,23 @@ def test_the_text_of_gpus_compiles_without_spills(
     assert bool(slow) == (target == "cuda" and atom in ("u32", "u64"))
 
 
+def test_an_author_s_product_of_wide_integers_compiles_for_gpus() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N", zero=tw.i64)
+    def shifted(A, B, C, zero):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += (A[m, k] - zero) @ B[n, k].T
+            C[m, n] = acc
+
+    a, b = drawn((19, 45), "i64"), drawn((23, 45), "i64", 1)
+    c = np.zeros((19, 23), np.int64)
+    assert shifted(a, b, c, 3, target="cpu").target == "cpu"
+    assert (c == (a - 3) @ b.T).all()
+    made = shifted.compile(a, b, c, 3, target="cuda", arch="sm_90a")
+    assert {op.mma.atom.a_dtype for op in made.kernel.walk() if hasattr(op, "mma")} == {tw.i64}
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_listings_of_amd_multiply_integers(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.ops.launching._SAID", {"u64"})

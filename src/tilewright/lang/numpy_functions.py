@@ -82,7 +82,7 @@ OF_FRAGMENTS = {
 _OF_TILES = {
     "cumsum": "x.cumsum(axis)",
     "softmax": "tw.softmax(x)",
-    "argmax": _FIRST_LARGEST,
+    **{f"arg{name}": _FIRST_LARGEST.replace("max", name) for name in ("max", "min")},
     **dict.fromkeys(("var", "std"), "moments, x.sum(axis) and (x * x).sum(axis)"),
     **dict.fromkeys(("reshape", "view", "ravel", "flatten"), _BEFORE),
     **dict.fromkeys(("unsqueeze", "expand_dims"), "x[:, None]"),

@@ -9,7 +9,8 @@ from typing import Any, Self
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Index, InMemory, constant, ints, static, unwrap
 from tilewright.lang.tracer import current, located, verb
-from tilewright.symbolic.rebuilding import Guard, symbols
+from tilewright.symbolic.expr import equal, product, prove
+from tilewright.symbolic.rebuilding import symbols
 from tilewright.views import transforms as t
 from tilewright.views.im2col import Geometry
 from tilewright.views.transforms import Transform
@@ -121,7 +122,8 @@ class Rearranged(InMemory):
 
         Args:
             dim: the dimension to split.
-            lengths: lengths of the new dimensions; their product is the extent.
+            lengths: lengths of the new dimensions; their product is the extent, by proof or because the
+                kernel requires it: ``tw.require(X.shape[0] == 2 * n, "two halves")``.
 
         Raises:
             TraceError: the product is not known to be the extent, or the dimension does not exist.
@@ -139,7 +141,13 @@ class Rearranged(InMemory):
             >>> second(x, y, target="reference").target, y.tolist()
             ('reference', [[1, 3, 5]])
         """
-        return self._view(t.Unmerge(constant("dimension", dim), ints(lengths)), "unmerged")
+        dim, made, source = constant("dimension", dim), ints(lengths), self
+        shape, count = self.value.tensor.shape, product(*made)
+        is_required = bool(made) and 0 <= dim < len(shape) and current().are_equal(count, shape[dim])
+        if is_required and prove(equal(count, shape[dim])) is not True:  # the same, its extent as a product
+            whole = tuple((0, count) if at == dim else None for at in range(len(shape)))
+            source = self._view(t.Slice(whole), "slice")
+        return source._view(t.Unmerge(dim, made), "unmerged")
 
     @verb
     def merge(self, dim: int, count: int = 2) -> Self:
@@ -230,7 +238,7 @@ class Rearranged(InMemory):
                 made = made._view(transform, "im2col")
             for needed in how.requirements(shape):
                 if symbols(needed.condition) <= tracer.sizes:
-                    tracer.guards.append(Guard(*needed))
+                    tracer.guards.append(needed)
         return made
 
     @verb

@@ -285,7 +285,11 @@ class Tensor(Rearranged):
                 at.append(from_end(f"index {number} of dimension {dim}", number, extent))
                 continue
             if part.step not in (None, 1):
-                raise TraceError(f"slice step {part.step!r}; only 1 is possible", here())
+                raise TraceError(
+                    f"slice step {part.step!r}; only 1 is possible; nearest legal choice: a view of this "
+                    f"step as an argument of the launch, such as x[::{part.step!r}]",
+                    here(),
+                )
             what = f"slice {spelled_slice(part)} of dimension {dim}"
             low, high = (
                 default if end is None else from_end(what, unwrap(end), extent, past=1)
@@ -320,8 +324,10 @@ class Tensor(Rearranged):
             here(),
         )
 
-    def _no_arithmetic(self, *_: object) -> NoReturn:
+    def _no_arithmetic(self, *given: object) -> Any:
         if (flow := current().flow) is not None:
+            if given and isinstance(given[0], Tile):
+                return NotImplemented  # the tile's own operator takes whole arrays
             raise flow.no_arithmetic(self)
         raise TraceError(
             f"{self.value.name} is in {self.memory.value} memory, and arithmetic needs registers: load it "

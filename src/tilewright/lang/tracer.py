@@ -19,8 +19,9 @@ from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Copy, Elementwise, Gather, Mma, Reshape
 from tilewright.ir.types import FragmentType, TensorType, Value
 from tilewright.lang.source import author_frame, here, is_authors, result_names
-from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import Guard, elements, symbols
+from tilewright.symbolic.expr import add, equal, mul, prove
+from tilewright.symbolic.nodes import Equal, Int, Sym
+from tilewright.symbolic.rebuilding import Guard, elements, substitute, symbols
 
 # ---------------------------------------------------------------- threads of a block
 
@@ -131,6 +132,21 @@ class Tracer:
     def depends_on_data(self, *values: Int) -> bool:
         """Return whether a value depends on an integer from memory, a variable or an argument."""
         return any(bool(elements(value)) or not self.data.isdisjoint(symbols(value)) for value in values)
+
+    def are_equal(self, one: Int, other: Int) -> bool:
+        """Return whether two integers are equal, by proof or because the author requires it."""
+        equations = [guard.condition for guard in self.guards if isinstance(guard.condition, Equal)]
+        for equation in equations:
+            sides = equation.left, equation.right
+            for size, value in (sides, sides[::-1]):
+                if isinstance(size, Sym) and size not in symbols(value):
+                    one, other = substitute(one, {size: value}), substitute(other, {size: value})
+                    break
+        gap = add(one, mul(other, -1))
+        required = [add(equation.left, mul(equation.right, -1)) for equation in equations]
+        return any(
+            prove(equal(sign, zero)) is True for zero in (0, *required) for sign in (gap, mul(gap, -1))
+        )
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
         """Return unique names for the results of a call: the author's variables if they can be found."""
@@ -316,7 +332,9 @@ def _refusal(message: str) -> TraceError:
 
 
 class _MisfitError(TraceError, SignatureError):
-    """The error of a call with unknown arguments, with the author's line."""
+    """The error of a call with unknown arguments, with the author's line; it prints as `SignatureError`."""
+
+    __module__, __qualname__ = SignatureError.__module__, SignatureError.__qualname__
 
 
 def _misfit(message: str) -> _MisfitError:

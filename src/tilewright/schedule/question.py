@@ -27,8 +27,8 @@ from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE
 SUPPORTED = ("f64", "f32", "f16", "bf16", *(made.name for made in FP8), "i8")
 """Element types that are multiplied without a conversion."""
 
-INTEGERS = ("u32", "u64")
-"""Wider integers, in which `matmul` multiplies all other integers; no matrix unit supports them."""
+INTEGERS = ("i32", "i64", "u32", "u64")
+"""Wider integers, which no matrix unit supports; `matmul` multiplies integers but i8 in unsigned ones."""
 
 
 # ---------------------------------------------------------------- classes of arrays
@@ -341,7 +341,10 @@ def tensor_core(question: Question) -> MmaAtom | None:
     """
     dtype = question.dtype
     if dtype.name not in (*SUPPORTED, *INTEGERS):
-        raise DTypeError(f"no product of {dtype} yet; nearest: {', '.join(SUPPORTED)}")
+        near = ", ".join((*SUPPORTED, *INTEGERS))
+        if dtype.components > 1:
+            near = f"real and imaginary parts as arrays of {dtype.component}, or tw.complex_matmul"
+        raise DTypeError(f"no product of {dtype} yet; nearest: {near}")
     if dtype.name == "f64":
         # Hopper multiplies tiles of 8 x 8 at half of its rate.
         return MMA_F64_M16K4 if MMA_F64_M16K4.feature in question.arch.features else MMA_F64

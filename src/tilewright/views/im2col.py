@@ -11,23 +11,10 @@ from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.limits import divisor_at_most
 from tilewright.symbolic.expr import add, equal, floordiv, less, mod, mul, prove
-from tilewright.symbolic.nodes import Cond, Int, divisor
+from tilewright.symbolic.nodes import Int, divisor
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.views.transforms import Embed, Merge, Permute, Slice, Transform, Unmerge
 from tilewright.views.view import View
-
-
-class Requirement(NamedTuple):
-    """A condition on run-time sizes, with an error message.
-
-    Args:
-        condition: the condition over the sizes.
-        message: the error text if the condition is false, with one ``{}`` per value.
-        values: the values that the message shows.
-    """
-
-    condition: Cond
-    message: str
-    values: tuple[Int, ...]
 
 
 class Window(NamedTuple):
@@ -59,7 +46,7 @@ class Window(NamedTuple):
         """``dilation*(filter - 1) + 1``: elements from the first tap to the last one."""
         return self.dilation * (self.filter - 1) + 1
 
-    def fits(self, extent: Int) -> Requirement:
+    def fits(self, extent: Int) -> Guard:
         """The extent with its padding holds the filter once.
 
         Example:
@@ -72,7 +59,7 @@ class Window(NamedTuple):
             "the extent {} has {} with its padding; nearest legal padding: {} in all"
         )
         values = (extent, padded, add(self.reach, mul(extent, -1)))
-        return Requirement(less(self.reach - 1, padded), message, values)
+        return Guard(less(self.reach - 1, padded), message, values)
 
     def _padded(self, extent: Int) -> Int:
         return add(extent, self.before, self.after)
@@ -127,9 +114,13 @@ class Geometry(NamedTuple):
         named = [self.batch, *self.spatial, self.channel, *(() if self.group is None else (self.group,))]
         where = [dim + rank if dim < 0 else dim for dim in named]
         if sorted(where) != list(range(rank)):
+            free = [dim for dim in range(rank) if dim not in where[: 1 + count]]
+            near = (
+                f"; nearest legal choice: channel={free[0]}" if len(free) == 1 and self.group is None else ""
+            )
             raise LayoutError(
                 f"batch {self.batch}, spatial {tuple(self.spatial)}, channel {self.channel} and group "
-                f"{self.group} do not name each of the {rank} dimensions once"
+                f"{self.group} do not name each of the {rank} dimensions once{near}"
             )
         windows, extents = self.windows(), [shape[dim] for dim in where[1 : 1 + count]]
         split, where = _split_groups(shape, where, self.group, self.groups)
@@ -144,7 +135,7 @@ class Geometry(NamedTuple):
             Merge(first, count + 1),
         )
 
-    def requirements(self, shape: Sequence[Int]) -> list[Requirement]:
+    def requirements(self, shape: Sequence[Int]) -> list[Guard]:
         """Return the conditions of `im2col` on a tensor of ``shape`` that only the run time can check."""
         pairs = zip(self.spatial, self.windows(), strict=True)
         found = [window.fits(shape[dim]) for dim, window in pairs]
@@ -152,7 +143,7 @@ class Geometry(NamedTuple):
             channels = shape[self.channel]
             message = f"{self.groups} groups do not divide {{}} channels; {{}} are left over"
             left = mod(channels, self.groups)
-            found.append(Requirement(equal(left, 0), message, (channels, left)))
+            found.append(Guard(equal(left, 0), message, (channels, left)))
         return [one for one in found if prove(one.condition) is not True]
 
 

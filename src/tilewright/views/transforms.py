@@ -28,6 +28,7 @@ from tilewright.symbolic.expr import (
     xor,
 )
 from tilewright.symbolic.nodes import Cond, Element, Expr, Int, Sym, divisor
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.symbolic.spelling import format_int
 from tilewright.views.view import View, coordinates
 
@@ -280,6 +281,29 @@ class Slice:
             inside.append(less_equal(0, old[dim]))
         return view.map(shape, old, all_of(*inside))
 
+    def requirements(self, shape: Sequence[Int], name: str) -> list[Guard]:
+        """Return the conditions under which the box lies in a tensor, without those that are proved.
+
+        Args:
+            shape: the extents of the tensor.
+            name: its name, for the messages.
+
+        Example:
+            >>> from tilewright.symbolic.nodes import Sym
+            >>> [needed] = Slice((2, None)).requirements((Sym("M", 0, None), 8), "A")
+            >>> needed.message, needed.condition
+            ('index {} of dimension {} of A, whose extent is {}', 3 < M + 1)
+        """
+        found = []
+        for dim, (part, extent) in enumerate(zip(self.at, shape, strict=True)):
+            low, high = slice_span(part, extent)
+            what, ends = ("slice {}:{}", (low, high)) if isinstance(part, tuple) else ("index {}", (low,))
+            text = f"{what} of dimension {{}} of {name}, whose extent is {{}}"
+            inside = (less_equal(0, low), less_equal(low, high), less_equal(high, extent))
+            if dim not in self.edges:  # elements outside of an edge are invalid
+                found += [Guard(one, text, (*ends, dim, extent)) for one in inside if prove(one) is not True]
+        return found
+
 
 def slice_span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:
     """Return the first index and the end (excluded) of one part of a slice."""
@@ -385,7 +409,7 @@ class Unmerge:
             if divisor(extent) % inner == 0:
                 return f"; nearest legal lengths: {(*before, floordiv(extent, inner), *after)}"
             return f"; pad it to a multiple of {inner} first"
-        return ""
+        return "" if isinstance(extent, int) else "; nearest legal choice: tw.require that they are equal"
 
 
 @layouts

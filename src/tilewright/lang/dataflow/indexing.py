@@ -29,7 +29,6 @@ from tilewright.ir.copies import REDUCTIONS
 from tilewright.ir.ops import Gather, Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
-from tilewright.lang.dataflow.rows import are_equal
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
 from tilewright.lang.launch import require
@@ -38,6 +37,7 @@ from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.expr import ceil_div
+from tilewright.symbolic.rebuilding import symbols
 from tilewright.views.transforms import Repeat, Slice
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
@@ -193,7 +193,7 @@ def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple
         or not {*inner} <= {*at}
     ):
         return None
-    if not are_equal(flow.tracer, inner[0].extent, inner[1].extent):
+    if not flow.tracer.are_equal(inner[0].extent, inner[1].extent):
         return None
     other = dict(zip(inner, reversed(inner), strict=True))
     return tuple(other.get(span, span) for span in at)
@@ -233,7 +233,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
         if one.shared == 1:
             continue
         extent, wanted = tensor.value.tensor.shape[dim], ceil_div(one.span.extent, one.shared)
-        if not are_equal(flow.tracer, wanted, extent):
+        if not flow.tracer.are_equal(wanted, extent):
             said = f"{tensor.value.name}.shape[{dim}] == tw.ceil_div({one.span.extent}, {one.shared})"
             raise TraceError(
                 f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}; nearest "
@@ -247,11 +247,11 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
     for dim, (span, extent) in enumerate(zip(spans, extents, strict=True)):
         if dim in rows:
             continue
-        if not are_equal(flow.tracer, span.extent, extent):
+        if not flow.tracer.are_equal(span.extent, extent):
             raise TraceError(
                 f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}; "
                 f"nearest legal choice: a span over {extent}, one name for both dimensions in @tw.kernel, or "
-                "tw.require that they are equal",
+                f"tw.require({span.extent} == {extent}, ...) before the loop, with sizes taken from .shape",
                 here(),
             )
     if len(set(spans)) < len(spans):
@@ -339,6 +339,10 @@ def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
     while isinstance(made := flow.tracer.builder.defining(value), Reshape | Gather):
         if isinstance(made, Reshape):
             transforms.insert(0, made.transform)
+            if isinstance(made.transform, Slice):
+                needed = made.transform.requirements(made.source.tensor.shape, str(made.source))
+                known = flow.tracer.guards
+                known += [g for g in needed if symbols(g.condition) <= flow.tracer.sizes and g not in known]
         else:
             index = operand_of(flow, Tensor(made.index))
             if wrong := index_misfit(index):
@@ -591,7 +595,7 @@ def leaves(array: Tensor, counters: Tensor, *, first: Index = 0) -> None:
     arrays = operand_of(flow, array), operand_of(flow, counters)
     made = flow.departure = _fit("tw.leaves", Departure(*arrays, unwrap(first), location=here()))
     shards, (count,) = made.operand.shape[0], made.counters.shape
-    if not are_equal(flow.tracer, shards, count):
+    if not flow.tracer.are_equal(shards, count):
         raise TraceError(
             f"{made.operand.name} has {shards} shards, and {made.counters.name} has {count} counters; "
             "nearest legal choice: one name for both dimensions in @tw.kernel, or tw.require that they are "

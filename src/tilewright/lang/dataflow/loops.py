@@ -547,6 +547,8 @@ class FlowRecorder(Recorder):
         """``left @ right``, a sum along a span of `steps`."""
         if isinstance(left, Tile) and isinstance(right, Tensor):
             right = whole(self, right, left.node.axes[-1] if left.node.axes else None)
+        elif isinstance(right, Tile) and isinstance(left, Tensor) and len(left.value.tensor.shape) == 1:
+            left = whole(self, left)
         for value in (left, right):
             if not isinstance(value, Tile):
                 raise no_tile_error(value)
@@ -585,7 +587,9 @@ class FlowRecorder(Recorder):
         """Swap two axes."""
         node = tile.node
         if len(node.axes) != 2:
-            raise TraceError(f"{tile_name(tile)} has {len(node.axes)} axes; .T exchanges two", here())
+            near = "; nearest legal choice: leading dimensions as batches, by batch= of tw.tiles"
+            text = f"{tile_name(tile)} has {len(node.axes)} axes; .T exchanges two"
+            raise TraceError(text + near * (len(node.axes) > 2), here())
         return self.tile(self.make(Rearrange, node.dtype, node.axes[::-1], node), tile)
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:

@@ -34,17 +34,8 @@ from tilewright.lang.functions import exp
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import Tracer, verb
-from tilewright.symbolic.expr import equal, prove
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.views.transforms import Permute
-
-
-def are_equal(tracer: Tracer, one: Int, other: Int) -> bool:
-    """Return whether two extents are equal, by proof or because the author requires it."""
-    if prove(equal(one, other)) is True:
-        return True
-    wanted = (equal(one, other), equal(other, one))
-    return any(guard.condition in wanted for guard in tracer.guards)
 
 
 class WholeRows:
@@ -64,7 +55,7 @@ class WholeRows:
     def index(self, extent: Int, taken: Collection[Span] = ()) -> SpanIndex:
         """Return ``:`` of a dimension as an index, with another span than those that are taken."""
         for span in self.spans:
-            if span not in taken and are_equal(self.tracer, span.extent, extent):
+            if span not in taken and self.tracer.are_equal(span.extent, extent):
                 return SpanIndex(span, self.home)
         wanted = extent.name.lower() if isinstance(extent, Sym) and extent.name.isidentifier() else "row"
         span = Span(self.tracer.name(wanted, own=False), extent, STEPS)
@@ -107,7 +98,7 @@ class WholeRows:
             axis: wanted
             for axis, wanted in zip(reversed(node.axes), reversed(axes), strict=False)
             if axis is not None and wanted is not None and axis in self.spans and wanted.kind == TILE
-            if are_equal(self.tracer, axis.extent, wanted.extent)
+            if self.tracer.are_equal(axis.extent, wanted.extent)
         }
         return along(node, moved, {}) if moved else node
 
@@ -177,7 +168,7 @@ def whole(flow: Any, tensor: Tensor, first: Axis = None) -> Tile:
     for extent in shape:
         taken = [one.span for one in index]
         continues = first is not None and first in flow.rows.spans and first not in taken
-        if first is not None and continues and are_equal(flow.tracer, first.extent, extent):
+        if first is not None and continues and flow.tracer.are_equal(first.extent, extent):
             index.append(SpanIndex(first, flow.home))
         else:
             index.append(flow.rows.index(extent, taken))

@@ -11,7 +11,8 @@ from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
 from tilewright.lang.fragments import Arithmetic
 from tilewright.lang.numpy_functions import OF_FRAGMENTS
-from tilewright.lang.scalars import InMemory, as_tuple, wrap
+from tilewright.lang.rearranged import Rearranged
+from tilewright.lang.scalars import as_tuple, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import inline, open_region, verb
 
@@ -45,7 +46,13 @@ class SpanIndex:
 
     def __floordiv__(self, count: object) -> SpanIndex:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            self._no_arithmetic()
+            raise TraceError(
+                f"{self.span.name} // ({count}): the number of neighbours that share an element is an "
+                "integer above 0, known while the kernel is traced; nearest legal choice: a constant of the "
+                "kernel, such as group of `def attention(Q, K, *, group)`, or a view with a span for each "
+                "part of the dimension, such as q.reshape(B, G, H // G, M, D)",
+                here(),
+            )
         return SpanIndex(self.span, self.home, self.shared * count)
 
     def _no_arithmetic(self, *_: object) -> NoReturn:
@@ -530,11 +537,13 @@ def spelled(node: Node) -> str:
 
 def no_tile_error(value: object) -> TraceError:
     """Return the error for a value that must be a tile."""
-    if isinstance(value, InMemory):
+    if isinstance(value, Rearranged):
         name = str(value).partition(":")[0]
+        rank = len(value.value.tensor.shape)
+        spans = "n" if rank == 1 else ", ".join("bghmk"[-rank:])
         return TraceError(
             f"{name} is an array, and arithmetic is done with tiles; nearest legal choice: {name} indexed "
-            f"with spans of tw.tiles and tw.steps, e.g. {name}[m, k]",
+            f"with spans of tw.tiles and tw.steps, e.g. {name}[{spans}]",
             here(),
         )
     return TraceError(f"{shown(value)} of type {type(value).__name__} is not a tile", here())

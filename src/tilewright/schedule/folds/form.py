@@ -482,8 +482,9 @@ def _values(form: FoldForm) -> None:
     }
     for node in after:
         if isinstance(node, Sum):
-            text = f"a product over {node.span.name} outside of the loop over {n.name}"
-            _refuse(text, ONE_LOOP, node.location)
+            text = f"the loop over {n.name} carries whole rows or a state, and the product over "
+            text += f"{node.span.name} is outside of it"
+            _refuse(text, f"{ONE_LOOP}, and the second reads what the first stores", node.location)
     more = form.columns
     later = (n,) if form.passing else more
     for node, columns in (*((one, (n, *more)) for one in inside), *((one, later) for one in after)):

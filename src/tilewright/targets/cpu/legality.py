@@ -76,7 +76,7 @@ def _operation(op: Op) -> Iterator[Violation]:
         yield op.violation(
             "dtype",
             f"the cpu target moves {complex_dtype} but does not compute with it",
-            f"two {complex_dtype.component}",
+            f"two {complex_dtype.component}: a.real and a.imag as arrays of their own, or tw.complex_matmul",
         )
 
 
