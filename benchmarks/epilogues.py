@@ -402,7 +402,7 @@ def main() -> None:
             lines.append((problem, call, f"{us:.1f}", speed))
             rows.append({"problem": problem, "call": call, "us": us, "speed": speed})
         if asked.target == "cuda" and what in (ADAPTER, NORM):
-            for call in (one for one in (OURS, KNOWN) if one in calls):
+            for call in (one for one in (OURS, IN_ONE, KNOWN) if one in calls):
                 limit = limit_us(what, shape, call)
                 share = f"{limit / taken[call].us.median:.3f} of it is reached by {call}"
                 lines.append((problem, LIMIT, f"{limit:.1f}", share))

@@ -156,6 +156,14 @@ def test_complex_products_on_the_cpu(tmp_path: Path) -> None:
     assert "| f32 interleaved 4m exact 64 | NumPy |" in (tmp_path / "page.md").read_text()
 
 
+def test_the_kernels_of_the_page_compile() -> None:
+    head, *rows = run("fifteen.py", "--compile", "--only", "linear", "gemv").splitlines()
+    assert head.split()[:3] == ["kernel", "seconds", "registers"]
+    found = [row.split() for row in rows]
+    assert [one[0] for one in found] == ["linear", "gemv"]
+    assert all(float(one[1]) > 0 and int(one[2]) > 0 and int(one[3]) == 0 for one in found)
+
+
 def test_chains_on_the_cpu(tmp_path: Path) -> None:
     kept = tmp_path / "chain.json"
     run("chain.py", "--quick", "--target", "cpu", "--json", kept)
