@@ -4,7 +4,8 @@
     python benchmarks/fifteen.py [--quick] [--only KERNEL ...] [--json results/NAME.json]
 
 With ``--compile``, each kernel is traced, scheduled and compiled for an architecture, without a GPU:
-processor seconds, registers and spilled bytes.  Nothing is taken from the cache.  The goal is less than 2 seconds each.
+processor seconds, registers and spilled bytes.  Nothing is taken from the cache.  The goal is less than
+2 seconds each.
 
 Otherwise each kernel is compared element by element with PyTorch's best calls in f32 or f64, and timed next
 to them in f16, in turns.
