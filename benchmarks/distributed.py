@@ -86,6 +86,7 @@ class Worker:
         self.torch, self.dist, self.rank, self.ranks = torch, dist, rank, asked.ranks
         self.on_gpu, self.deadline = asked.target == "cuda", time.monotonic() + asked.seconds
         self.has_async = self.on_gpu and not asked.without_async
+        self.sleep = 2_000_000  # cycles: a millisecond
         self.rounds = 3 if asked.quick else 11
         self.dtype = "bf16" if self.on_gpu else "f32"
         self.kind = torch.bfloat16 if self.on_gpu else torch.float32
@@ -113,7 +114,7 @@ class Worker:
             return took, took
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.dist.all_reduce(self.one)
-        torch.cuda._sleep(2_000_000)  # a millisecond, in which the host enqueues
+        torch.cuda._sleep(self.sleep)  # the host enqueues meanwhile
         self.dist.all_reduce(self.one)  # all ranks begin together
         first.record()
         begin = time.perf_counter()

@@ -113,10 +113,10 @@ def scatters(rank: int, size: int) -> None:
 
 
 def equal_bits(rank: int, size: int) -> None:
-    """The same bits at each of ten runs, and on all ranks."""
+    """The same bits at each of fifty runs, and on all ranks."""
     a, b = drawn(9, 33 + rank, seed=rank), drawn(33 + rank, 17, seed=rank + 9)
     first = td.matmul_reduce_scatter(a, b), td.matmul_all_reduce(a, b), td.all_gather_matmul(b, b.mT)
-    for _ in range(9):
+    for _ in range(49):
         again = td.matmul_reduce_scatter(a, b), td.matmul_all_reduce(a, b), td.all_gather_matmul(b, b.mT)
         for one, other in zip(first, again, strict=True):
             assert torch.equal(one, other)

@@ -260,23 +260,20 @@ class PeerMemory:
             own: this rank's rows, a contiguous matrix.
             sizes: rows of all ranks.
         """
-        turn, stream = self._turn(), torch.cuda.current_stream(self.index)
-        row_bytes = own.shape[1] * own.element_size()
+        stream, row_bytes = torch.cuda.current_stream(self.index), own.shape[1] * own.element_size()
         pieces = pieces_of(sizes, row_bytes, self.size)
-        whole = self.tensor(turn.data(self.rank), (sum(sizes), own.shape[1]), own.dtype)
-        # Copies are enqueued before the kernel that waits for those of peers: streams may share a queue.
-        self.side.wait_stream(stream)
-        self.run(shards_to_peers(turn, sizes, row_bytes, pieces), self.side, own.data_ptr())
-        if (before := self._events[turn.slot]) is not None:
-            stream.wait_event(before)  # the last reader of the slot, on whatever stream that was
-        whole.split(list(sizes))[self.rank].copy_(own)
-        own_counters = self.address(turn.ready(self.rank, self.rank * pieces))
-        with CUDA_DRIVER.current(self.index):
-            CUDA_DRIVER.call("cuMemsetD32Async", own_counters, turn.epoch, pieces, stream.cuda_stream)
-        try:
+        with self._used(call, stream) as turn:
+            whole = self.tensor(turn.data(self.rank), (sum(sizes), own.shape[1]), own.dtype)
+            # Copies are enqueued before the kernel that waits for those of peers: streams may share a queue.
+            self.side.wait_stream(stream)
+            self.run(shards_to_peers(turn, sizes, row_bytes, pieces), self.side, own.data_ptr())
+            if (before := self._events[turn.slot]) is not None:
+                stream.wait_event(before)  # the last reader of the slot, on whatever stream that was
+            whole.split(list(sizes))[self.rank].copy_(own)
+            counters = self.address(turn.ready(self.rank, self.rank * pieces))
+            with CUDA_DRIVER.current(self.index):
+                CUDA_DRIVER.call("cuMemsetD32Async", counters, turn.epoch, pieces, stream.cuda_stream)
             yield ArrivingRows(self, turn, whole, list(sizes), pieces, stream)
-        finally:
-            self._end(call, turn, stream)
 
     @contextmanager
     def scattering(
@@ -290,24 +287,31 @@ class PeerMemory:
             columns: columns of each part.
             sums: their dtype.
         """
-        turn, stream = self._turn(), torch.cuda.current_stream(self.index)
+        stream, device = torch.cuda.current_stream(self.index), torch.device(GPU, self.index)
         pieces = pieces_of([rows] * self.size, columns * sums.itemsize, self.size)
-        device = torch.device(GPU, self.index)
         local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=sums, device=device)
         for index in range(self.size * pieces):
             self.counts[index] += 1
-        try:
+        with self._used(call, stream) as turn:
             yield LeavingParts(self, turn, local, pieces, stream)
-        finally:
-            self._end(call, turn, stream)
 
-    def _end(self, call: RankCall, turn: SlotUse, stream: torch.cuda.Stream) -> None:
-        """Tell the peers that this rank no longer reads its slot; what was sent may be written again."""
-        self.run(turn.released(), stream)
-        stream.wait_stream(self.side)
-        event = self._events[turn.slot] = torch.cuda.Event()
-        event.record(stream)
-        WATCH.add(event, self.index, call)
+    @contextmanager
+    def _used(self, call: RankCall, stream: torch.cuda.Stream) -> Iterator[SlotUse]:
+        """Take the next slot; then tell the peers that this rank no longer reads it.
+
+        Later work of the stream may write what was sent.
+        """
+        begin, end, turn = torch.cuda.Event(), torch.cuda.Event(), self._turn()
+        begin.record(stream)
+        try:
+            yield turn
+        finally:
+            self.run(turn.released(), stream)
+            stream.wait_stream(self.side)
+            end.record(stream)
+            self._events[turn.slot] = end
+            text = f"{call} on rank {self.rank}: another rank did not come within {call.timeout:g} s"
+            WATCH.add(PendingCall(self.index, begin, end, call.timeout, text))
 
 
 @dataclass(frozen=True)
@@ -430,6 +434,34 @@ EXIT_STATUS = 70
 """Exit status of a process whose peer did not come."""
 
 
+@dataclass
+class PendingCall:
+    """A call whose kernels may wait for peers.
+
+    Args:
+        index: the GPU.
+        begin: an event before them.
+        end: an event after them.
+        seconds: how long they may wait.
+        text: the message if that is over.
+        limit: the time at which it is over; None before the first kernel starts.
+    """
+
+    index: int
+    begin: Any
+    end: Any
+    seconds: float
+    text: str
+    limit: float | None = None
+
+    def has_ended(self) -> bool:
+        """Return whether the call has ended; its time begins when its first kernel may start."""
+        with CUDA_DRIVER.current(self.index), CUDA_DRIVER.any_capture():
+            if self.limit is None and CUDA_DRIVER.has_passed(self.begin.cuda_event):
+                self.limit = time.monotonic() + self.seconds
+            return CUDA_DRIVER.has_passed(self.end.cuda_event)
+
+
 class LateRanks:
     """A thread that ends the process if a kernel waits for a peer that does not come.
 
@@ -437,14 +469,13 @@ class LateRanks:
     """
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[int, Any, float, str]] = deque()
+        self._pending: deque[PendingCall] = deque()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def add(self, event: Any, index: int, call: RankCall) -> None:
-        """Watch a call until an event on a GPU has completed, for at most the call's time."""
-        text = f"{call} on rank {call.ranks.rank}: another rank did not come within {call.timeout:g} s"
-        self._pending.append((index, event, time.monotonic() + call.timeout, text))
+    def add(self, call: PendingCall) -> None:
+        """Watch a call."""
+        self._pending.append(call)
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name="tilewright ranks", daemon=True)
@@ -453,18 +484,13 @@ class LateRanks:
     def _look(self) -> None:
         while True:
             time.sleep(PAUSE_S)
-            while self._pending:
-                index, event, limit, text = self._pending[0]
-                with CUDA_DRIVER.current(index), CUDA_DRIVER.any_capture():
-                    has_passed = CUDA_DRIVER.has_passed(event.cuda_event)
-                if has_passed:
-                    self._pending.popleft()
-                elif time.monotonic() > limit:
-                    sys.stderr.write(f"RankError: {text}; this process ends (timeout=)\n")
-                    sys.stderr.flush()
-                    os._exit(EXIT_STATUS)
-                else:
-                    break
+            while self._pending and self._pending[0].has_ended():
+                self._pending.popleft()
+            limit = self._pending[0].limit if self._pending else None
+            if limit is not None and time.monotonic() > limit:
+                sys.stderr.write(f"RankError: {self._pending[0].text}; this process ends (timeout=)\n")
+                sys.stderr.flush()
+                os._exit(EXIT_STATUS)
 
 
 WATCH = LateRanks()
