@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.far import guarded
+from tests.far import far, guarded
 from tests.turns import calls_on
 
 import tilewright as tw
@@ -293,11 +293,11 @@ def in_parts(problem: Problem, parts: int | str, target: str, change: Any = lamb
 
 
 @pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16], ids=str)
-def test_processors_read_the_keys_of_few_queries_in_place(element: tw.DType) -> None:
-    """Pages before and after the keys are not accessible; any number of keys and columns, any mask."""
+def test_processors_read_keys_and_values_of_few_queries_in_place(element: tw.DType) -> None:
+    """Pages before and after both are not accessible; any number of keys and columns, any mask."""
     rng = np.random.default_rng(element.bits)
     for draw in range(4):
-        m, n = int(rng.integers(1, 9)), int(rng.choice([1, 3, 255, 257, int(rng.integers(1, 700))]))
+        m, n = int(rng.integers(1, 9)), int(rng.choice([1, 256, 257, 768, int(rng.integers(1, 700))]))
         d, e = int(rng.choice([16, 64, 100, 131])), int(rng.integers(1, 80))
         diagonal = None if draw % 2 else int(rng.integers(0, n))
         problem = Problem((1, 2, 1), (m, n), (d, e), element, diagonal=diagonal, seed=draw)
@@ -317,8 +317,29 @@ def test_processors_read_the_keys_of_few_queries_in_place(element: tw.DType) -> 
         assert done.target == "cpu"
         assert done.listing is not None
         assert n == 1 or "multiply_dots" in done.listing.text
+        assert m > 4 or "multiply_along_columns" in done.listing.text
         problem.check(out.reshape(1, 2, m, e))
         problem.check_lse(lse.reshape(1, 2, m))
+
+
+@pytest.mark.parametrize(("element", "heads"), [(tw.f32, 1), (tw.f32, 4), (tw.f16, 2), (tw.bf16, 4)], ids=str)
+def test_processors_read_large_arrays_in_the_order_of_their_addresses(element: tw.DType, heads: int) -> None:
+    """Batches are gigabytes apart, so that the text takes arrays for large ones."""
+    problem = Problem((2, heads, 1), (1, 300), (64, 72), element)
+    for name in "kv":
+        values = getattr(problem, name)
+        placed = far(values.shape, element)
+        placed[...] = values
+        setattr(problem, name, placed)
+    out = np.full((2, 1, 1, heads, 72), np.nan, element.numpy)
+    between, exponent = BySoftmax.of(problem.by)
+    bound = flow_of_attention.bind(scores=Scores(False), between=between, with_lse=False)
+    q = problem.q.reshape(2, 1, 1, heads, 64)
+    done = bound(q, problem.k, problem.v, out, out[..., 0], exponent, 0, target="cpu")
+    assert done.target == "cpu"
+    assert done.listing is not None
+    assert "in_order" in done.listing.text
+    problem.check(out.reshape(2, heads, 1, 72))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9])

@@ -12,6 +12,7 @@ and these multiplies use become boxes of one tensor.  The order of the additions
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -286,6 +287,7 @@ def feed_micro_kernels(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     kernel, widened = _widen(kernel)
     kernel, moved = relayout_shared(kernel, _layout)
     kernel, packed = _pack(kernel)
+    kernel = _turn(kernel)
     notes = (f"{name} has the layout in which its products read it" for name in placed)
     return kernel, (*notes, *joined, *widened, *moved, *packed)
 
@@ -450,3 +452,32 @@ def _packed(op: Mma, value: Value, unit: int, rewriter: Rewriter, ops: list[Op],
     spread = None if value.is_fragment else whole(extents)
     ops += [shared, Copy(value, shared.result, spread, location=op.location)]
     return shared.result
+
+
+# ---------------------------------------------------------------- coordinates of copies
+
+
+def _turn(kernel: Kernel) -> Kernel:
+    """Let copies fill operands in the coordinates of their multiplies, which then may copy panel by panel."""
+    transpose = Permute((1, 0))
+    operands: defaultdict[Value, set[View]] = defaultdict(set)
+    for op in kernel.walk():
+        for operand in (op.a, op.b) if isinstance(op, Mma) else ():
+            operands[operand.buffer].add(operand.tensor.view)
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not isinstance(op, Copy) or not (op.source.is_tensor and op.target.is_tensor):
+            return None
+        view = op.target.tensor.view
+        if view.rank != len(transpose.order) or operands.get(op.target.buffer) != {transpose.apply(view)}:
+            return None
+        source, target = (
+            rewriter.define(Reshape, f"{value.name}_turned", op.location, source=value, transform=transpose)
+            for value in (op.source, op.target)
+        )
+        shape = target.result.tensor.shape
+        extents = tuple(extent for extent in shape if isinstance(extent, int))
+        turned = replace(op, source=source.result, target=target.result, distribution=whole(extents))
+        return source, target, turned
+
+    return rewrite_kernel(kernel, change)

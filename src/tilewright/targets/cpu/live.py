@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, Copy, Mma, Op, Redistribute
-from tilewright.ir.types import TensorType, Value
+from tilewright.ir.ops import Block, Copy, Let, Mma, Op, Redistribute, Reshape, Shared
+from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import ceil_div, mul
 from tilewright.symbolic.nodes import TRUE, Int
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.cpu.linear import same_place
 from tilewright.targets.cpu.loops import edges
+
+MATRIX = 2
+"""Dimensions of an operand."""
 
 
 @dataclass(frozen=True)
@@ -96,42 +99,91 @@ def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple
 # ---------------------------------------------------------------- rows and columns
 
 
-def reach(kernel: Kernel) -> dict[tuple[Value, int], Int]:
-    """Return, by fragment and dimension, the bound past which no coordinate reaches memory."""
+Axis = tuple[Value, int]
+"""A dimension of a fragment, or of an operand in shared memory."""
+
+
+def reach(kernel: Kernel) -> dict[Axis, Int]:
+    """Return, by fragment and dimension, the bound past which no coordinate reaches memory.
+
+    An operation connects dimensions if an element of its result depends on elements of equal coordinates
+    alone.  Connected dimensions have a bound if every element that leaves them is inside of this bound.
+    Reductions, and products along K, need all coordinates.
+    """
     known = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
-    # Families of fragments that exchange elements at equal coordinates.
-    families: list[set[Value]] = []
+    for op in kernel.body.ops:  # integers of the block, which come first
+        if not isinstance(op, Let):
+            break
+        known.add(op.result)
+    operands = _operands(kernel)
+    families: list[set[Axis]] = []
+    ends: defaultdict[Axis, set[Int | None]] = defaultdict(set)
     for op in kernel.walk():
-        members = {v for v in (*op.operands, *op.results) if isinstance(v, Value) and v.is_fragment}
-        if isinstance(op, Mma):
-            members = {op.c}
-        if members and not isinstance(op, Redistribute):
+        connected, leaving = _dimensions(op, operands)
+        for members in connected:
             touching = [family for family in families if family & members]
             families = [family for family in families if not family & members]
             families.append(members.union(*touching))
-    found: dict[tuple[Value, int], Int] = {}
+        for axis, bound in leaving:
+            ends[axis].add(bound)
+    found: dict[Axis, Int] = {}
     for family in families:
-        reaching = [limits for op in kernel.walk() if (limits := _reached(op, family)) is not None]
-        for dim in (0, 1):
-            extents = {
-                value.fragment.shape[dim] for value in family if value.fragment.distribution.rank > dim
-            }
-            if len(extents - {1}) > 1:
-                continue  # numbers and the bytes that they share: coordinates of different units
-            bounds = {limits.get(dim) for limits in reaching}
-            bound = bounds.pop() if len(bounds) == 1 else None
-            if bound is not None and symbols(bound) <= known:
-                found.update({(value, dim): bound for value in family})
+        bounds = {bound for axis in family for bound in ends[axis]}
+        bound = bounds.pop() if len(bounds) == 1 else None
+        if bound is not None and symbols(bound) <= known:
+            found.update({axis: bound for axis in family if axis[0].is_fragment})
     return found
 
 
-def _reached(op: Op, family: set[Value]) -> dict[int, Int] | None:
-    """The bounds within which an operation uses elements of a family elsewhere; None if it does not."""
-    if isinstance(op, Copy) and op.source in family and isinstance(op.target.type, TensorType):
-        return edges(op.target.type.view).upper
-    if isinstance(op, ReduceOp | Redistribute) and op.source in family:
-        return {}
-    return {} if isinstance(op, Mma) and not family.isdisjoint((op.a, op.b)) else None
+def _operands(kernel: Kernel) -> set[Value]:
+    """The shared tensors that only copies and multiplies use, all in the same place."""
+    users: defaultdict[Value, list[tuple[Op, Value]]] = defaultdict(list)
+    for op in kernel.walk():
+        for value in () if isinstance(op, Shared | Reshape) else op.operands:
+            if value.is_tensor and value.tensor.memory is Memory.SHARED:
+                users[value.buffer].append((op, value))
+    return {
+        buffer
+        for buffer, uses in users.items()
+        if uses[0][1].tensor.view.rank == MATRIX
+        and all(isinstance(op, Copy | Mma) and same_place(value, uses[0][1]) for op, value in uses)
+    }
+
+
+def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tuple[Axis, Int | None]]]:
+    """The dimensions that an operation connects; and those that elements leave, with bounds or None."""
+
+    def axes(value: Value) -> list[Axis]:
+        if value.is_fragment:
+            return [(value, dim) for dim in range(value.fragment.distribution.rank)]
+        return [(value.buffer, dim) for dim in range(MATRIX)] if value.buffer in operands else []
+
+    match op:
+        case Mma():
+            a, b, (row, column) = axes(op.a), axes(op.b), axes(op.c)
+            return [{row, *a[:1]}, {column, *b[:1]}], [(axis, None) for axis in (*a[1:], *b[1:])]
+        case ReduceOp():
+            pairs = zip(axes(op.source), axes(op.result), strict=True)
+            return [{*pair} for dim, pair in enumerate(pairs) if dim != op.dim], [((op.source, op.dim), None)]
+        case Redistribute():
+            return [], [(axis, None) for axis in axes(op.source)]
+        case Copy() if not (axes(op.source) and axes(op.target)):
+            upper = edges(op.target.tensor.view).upper if op.target.is_tensor else {}
+            return [], [(axis, upper.get(axis[1])) for axis in axes(op.source)]
+    connected: list[set[Axis]] = []
+    leaving: list[tuple[Axis, Int | None]] = []
+    values = [v for v in (*op.operands, *op.results) if isinstance(v, Value)]
+    for dim in range(max((len(axes(value)) for value in values), default=0)):
+        kinds = {
+            axes(v)[dim]: v.fragment if v.is_fragment else v.tensor for v in values if len(axes(v)) > dim
+        }
+        met = {axis: kind.shape[dim] for axis, kind in kinds.items()}
+        most = {extent for extent in met.values() if extent != 1} or {1}
+        if len(most) == 1:
+            connected.append({axis for axis, extent in met.items() if extent in most})
+        # One element is read for all; of numbers and the bytes that they share, coordinates have other units.
+        leaving += [(axis, None) for axis, extent in met.items() if len(most) > 1 or extent not in most]
+    return connected, leaving
 
 
 # ---------------------------------------------------------------- depth

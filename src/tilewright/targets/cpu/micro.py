@@ -187,7 +187,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         array = Unpacked.of(emitter, op)
         if array is not None and _in_dots(emitter, op, m, n, deep, array):
             return
-        if array is not None and (array.bound != extents.columns or m.needed is None):
+        if array is not None and array.bound != extents.columns:
             array = None
         if array is not None and array.is_converted and not array.is_along_rows:
             array = None
@@ -267,7 +267,7 @@ def _unless_few_plain(
     emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code, array: Unpacked | None
 ) -> AbstractContextManager[None]:
     """Multiply few rows by the array of B; the with block writes the other case."""
-    if array is None or m.needed is None:
+    if array is None:
         return nullcontext()
     product = op.products[0]
     rows, columns, _ = product.mma.atom.shape
@@ -279,7 +279,8 @@ def _unless_few_plain(
     if array.is_converted:
         emitter.convert("x", array.dtype, dtype)
     kernel = few_rows_kernel(emitter, dtype, array.dtype, a, columns, between, along_rows=along)
-    needed = m.needed, Code(str(product.c.fragment.shape[1])) if n.needed is None else n.needed
+    high, wide = product.c.fragment.shape
+    needed = high if m.needed is None else m.needed, Code(str(wide)) if n.needed is None else n.needed
     operands = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
     adds = emitter.spell_cond(negate(op.begins[0]))
     return array.unless_few(emitter, kernel, rows, needed, operands, depth, adds)
@@ -295,6 +296,8 @@ def _in_dots(
     steps = [_step(view, dim, unit) for dim, unit in enumerate((rows, columns))]
     fits = a.k_stride == 1 and a.panel_stride == rows * a.row_stride and columns % TOGETHER == 0
     if not adds_along_k(product.mma.atom) or array.k_step != 1 or not fits or None in steps:
+        return False
+    if array.deepest is not None:
         return False
     emitter.call("fused", "fused_lanes", "min_int")
     if array.is_converted:
@@ -313,7 +316,8 @@ def _in_dots(
         is_cut = code("!({}) && {} < {}", adds, wide, tile_n)
         with emitter.branch(is_cut), emitter.turns("e", tile_m * tile_n):
             emitter.assign(code("{}[e]", emitter.name(product.c)), Code("0"))
-    emitter.do(call(function, start, array.address(emitter), step, sums, high, wide, depth, adds))
+    in_order = array.in_order(emitter, depth)
+    emitter.do(call(function, start, array.address(emitter), step, sums, high, wide, depth, adds, in_order))
     return True
 
 

@@ -13,10 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from tilewright.ir.fragment_ops import Coordinates
+from tilewright.ir.fragment_ops import Coordinates, ReduceOp
 from tilewright.ir.kernel import Kernel, op_symbols
-from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, FragmentOp, If, Mma, Op, Reshape, Shared
-from tilewright.ir.types import FragmentType, Memory, TensorType, Value
+from tilewright.ir.ops import (
+    Block,
+    Copy,
+    Elementwise,
+    Fill,
+    For,
+    FragmentOp,
+    If,
+    Let,
+    Mma,
+    Op,
+    Reshape,
+    Shared,
+)
+from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.symbolic.expr import add, all_of, equal, less, less_equal, mul, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
@@ -103,6 +116,13 @@ class Multiply(CompoundOp):
     def is_packed(self, product: Mma) -> bool:
         """Whether operand B of one of the products is filled panel by panel."""
         return any(copy.target.buffer is product.b.buffer for copy in self.packing)
+
+
+PASSED = (
+    *(Shared, Reshape, FragmentOp, Copy, Fill, Let, For, If),
+    *(Elementwise, Coordinates, ReduceOp, Mma, Multiply),
+)
+"""Operations past which the copy of an operand may move to its multiply, if they write no array."""
 
 
 def gather(kernel: Kernel, extents: Mapping[Op, NeededExtents]) -> Block:
@@ -223,18 +243,22 @@ def _packing_copy(
     end = place_of(before, op)
     for at in range(end - 1, -1, -1):
         copy = before[at]
-        if isinstance(copy, Reshape | FragmentOp):
-            continue
-        if not isinstance(copy, Copy):
-            return None
-        kind = copy.target.type
-        if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
-            return None
-        if same_place(copy.target, operand):
+        if isinstance(copy, Copy) and same_place(copy.target, operand):
             break
+        if not all(isinstance(one, PASSED) for one in Block((copy,)).walk()):
+            return None
     else:
         return None
-    later = (value.buffer for one in before[at + 1 : end] for value in one.written)
+    between = [*Block((*before[at + 1 : end],)).walk()]
+    written = [value for one in between for value in one.written]
+    # What computes a fragment would have to move, too.
+    is_free = all(isinstance(one, Reshape | FragmentOp | Copy) for one in between)
+    is_free = is_free and all(value.is_tensor for value in written)
+    if copy.source.is_fragment and not is_free:
+        return None
+    if any(value.is_tensor and value.tensor.memory is Memory.GLOBAL for value in written):
+        return None
+    later = [value.buffer for value in written]
     if copy.reduction is not None or copy.source.buffer in later:
         return None
     # Only this copy may write the tensor, and only these multiplies, as this operand, may read it.
