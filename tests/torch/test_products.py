@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -147,6 +148,39 @@ def test_terms(derivative: str | None) -> None:
     if derivative in (None, "gelu", "silu"):  # by one kernel, and by two
         compare(call, like, *arrays)
     torch.testing.assert_close(call(*arrays), like(*arrays), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_dropout(activation: str | None) -> None:
+    """The dropped elements are those of `tilewright.matmul`, in the gradient too."""
+    import tilewright as tw
+
+    x, w, bias, residual = drawn(2, 7, 4), drawn(5, 4), drawn(5), drawn(7, 5)
+    bits = tw.testing.philox(np.arange(70).reshape(2, 7, 5), 3, 2)
+    kept = torch.from_numpy((bits >= 2**30) / 0.75).to(x.device)
+    words = {"activation": activation, "dropout": 0.25, "seed": 3, "offset": 2}
+
+    def like(x: Any, w: Any, bias: Any, residual: Any) -> torch.Tensor:
+        y = functional.linear(x, w, bias)
+        return (y if activation is None else functional.gelu(y)) * kept + residual
+
+    def call(x: Any, w: Any, bias: Any, residual: Any) -> torch.Tensor:
+        return tt.linear(x, w, bias, residual=residual, **words)
+
+    compare(call, like, x, w, bias, residual, twice=activation is not None)
+    with torch.no_grad():
+        torch.testing.assert_close(call(x, w, bias, residual), like(x, w, bias, residual))
+    torch.manual_seed(5)
+    first = tt.matmul(x, w.mT, dropout=0.5)
+    torch.manual_seed(5)
+    assert torch.equal(tt.matmul(x, w.mT, dropout=0.5), first)
+    assert not torch.equal(tt.matmul(x, w.mT, dropout=0.5), first)
+    torch.testing.assert_close(tt.matmul(x[0, 0], w[0], dropout=1e-9, seed=1), x[0, 0] @ w[0])
+    for given in (x, x.clone().requires_grad_()):
+        with pytest.raises(LaunchError, match=r"dropout=1.5; nearest legal choice"):
+            tt.matmul(given, w.mT, dropout=1.5)
+    with pytest.raises(LaunchError, match=r"complex tensors has no .*dropout"):
+        tt.matmul(x.to(c128), w.mT.to(c128), dropout=0.5)
 
 
 EQUATIONS = [

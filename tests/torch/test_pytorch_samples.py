@@ -36,6 +36,7 @@ CALLS: dict[str, tuple[Operation, tuple[Any, ...]]] = {
         products.MATMUL_AND_SUMS,
         (*MATRICES, *TERMS[:2], drawn(3, 5, seed=2), TERMS[3], 0.5, 2.0, "silu", None, "exact", None),
     ),
+    "dropout": (products.DROPOUT, (drawn(3, 4), 0.5, 3, 1)),
     "column_sums": (products.COLUMN_SUMS, (drawn(3, 4),)),
     "gate_gradients": (products.GATES, (*(drawn(3, 5, seed=at) for at in range(3)), "gelu")),
     "complex_matmul": (

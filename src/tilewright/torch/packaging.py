@@ -473,8 +473,8 @@ def export_operations(
     Example:
         >>> import tempfile
         >>> import tilewright.torch as tt
-        >>> layer = tt.Linear(8, 4)
-        >>> export_operations(layer, [(torch.ones(2, 8),)], tempfile.mkdtemp()).name
+        >>> layer = tt.Linear(8, 4, device="cpu")
+        >>> export_operations(layer, [(torch.ones(2, 8, device="cpu"),)], tempfile.mkdtemp()).name
         'liboperations.so'
     """
     with torch.no_grad(), WatchedCalls() as seen:

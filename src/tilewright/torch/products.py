@@ -8,19 +8,22 @@ the same tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from tilewright.dtypes import DType, f32, f64
+from tilewright.dtypes import DType, f32, f64, u32, u64
 from tilewright.errors import LaunchError
+from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import tiles
 from tilewright.lang.functions import derivative as slope
+from tilewright.lang.functions import dropout as drop
 from tilewright.ops import matmul as of_matmul
 from tilewright.ops.ending import ACTIVATIONS as OF_KERNELS
-from tilewright.ops.wanted import check_derivative
-from tilewright.runtime.kernel import kernel
+from tilewright.ops.wanted import check_derivative, dropout_of
+from tilewright.runtime.kernel import Bound, kernel
+from tilewright.targets.target import HOST
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
 from tilewright.torch.registry import Operation, batch_first, direct, recorded
 from tilewright.torch.terms import (
@@ -105,6 +108,54 @@ GATES = Operation(
     "torch.autograd.grad(create_graph=True)",
 )
 """Gradients of ``activation(sums) * multiply`` in one kernel; tensors of one shape, contiguous but ``dy``."""
+
+
+@lru_cache(maxsize=2)
+def _dropping(number: DType) -> Bound:
+    """The kernel that drops elements of a matrix, in f64 or in f32."""
+
+    @kernel(X="M N", Y="M N", seed=u64, offset=u64, threshold=u32, kept=number)
+    def dropped(X: Any, Y: Any, seed: Any, offset: Any, threshold: Any, kept: Any) -> None:
+        for m, n in tiles(Y):
+            index = positions(m)[:, None].to(u64) * Y.shape[1] + positions(n).to(u64)
+            Y[m, n] = drop(X[m, n].to(number), index, threshold, kept, seed, offset)
+
+    return dropped.bind()
+
+
+def _run_dropout(x: torch.Tensor, probability: float, seed: int, offset: int) -> torch.Tensor:
+    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    given, wanted = x.reshape(-1, x.shape[-1]), dropout_of("dropout", probability, seed, offset)
+    run = _dropping(f64 if x.dtype == torch.float64 else f32)
+    run(given, made.view(-1, x.shape[-1]), *wanted.numbers)
+    return made
+
+
+class DropoutGradient(torch.autograd.Function):
+    """Sets elements to 0 by their numbers; the gradient does the same, and no mask is kept."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        """Drop elements."""
+        return DROPOUT.inside(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Keep the numbers."""
+        _, *ctx.words = inputs
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Drop the same elements."""
+        return DROPOUT(dy, *ctx.words), None, None, None
+
+
+DROPOUT: Operation = Operation(
+    "dropout(Tensor x, float probability, SymInt seed, SymInt offset) -> Tensor",
+    _run_dropout,
+    lambda x, *words: torch.empty(x.shape, dtype=x.dtype, device=x.device),
+    partial(recorded, DropoutGradient),
+)
 
 
 def gradient_of_a(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -336,12 +387,15 @@ def _matmul_recorded(
     multiply: Any = None,
     derivative: str | None = None,
     residual: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
     precision: str = "exact",
     out_dtype: torch.dtype | None = None,
 ) -> Any:
     """`matmul` of plain tensors with gradients, if nothing observes the call."""
-    if a.is_complex():
-        raise LaunchError("complex tensors have another operation")
+    if a.is_complex() or dropout:
+        raise LaunchError("complex tensors, and dropout, have other operations")
     arrays = (a, b, c, bias, multiply, residual)
     return _matmul_with_gradient(
         *arrays, alpha, beta, activation, derivative, precision, out_dtype, observed=False
@@ -415,7 +469,15 @@ MATMUL_AND_SUMS: Operation = Operation(
 """`MATMUL`, and the argument of its activation; it has no ``derivative``."""
 
 
-@direct(of_matmul.matmul, _matmul_recorded)
+def _matmul_by_kernels(
+    a: Any, b: Any, *, dropout: float = 0.0, seed: Any = 0, offset: int = 0, **words: Any
+) -> Any:
+    if dropout:
+        raise LaunchError("dropout has an operation")
+    return of_matmul.matmul(a, b, **words)
+
+
+@direct(_matmul_by_kernels, _matmul_recorded)
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -428,10 +490,13 @@ def matmul(
     multiply: torch.Tensor | None = None,
     derivative: str | None = None,
     residual: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
     precision: str = "exact",
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """``activation(alpha * (a @ b) + beta * c + bias) * multiply + residual``, with gradients.
+    """``dropout(activation(alpha * (a @ b) + beta * c + bias) * multiply) + residual``, with gradients.
 
     One kernel computes it, as `tilewright.matmul` does.  If a gradient is wanted, and the slope of the
     activation does not follow from the result, the kernel stores the activation's argument too. With
@@ -452,6 +517,11 @@ def matmul(
         multiply: tensor that is broadcast to the result.
         derivative: the name of an activation: multiplies by ``activation'(multiply)`` instead.
         residual: tensor that is broadcast to the result.
+        dropout: the probability that an element is set to 0, as in `tilewright.matmul`. A second kernel drops
+            elements; its gradient computes the mask again.
+        seed: the key of the random numbers; default: a number that PyTorch's generator of the CPU draws.
+            Inside of `torch.compile` give a seed.
+        offset: an integer; use another one for each layer or step of one seed.
         precision: as in `tilewright.matmul`; gradients have the same.
         out_dtype: dtype of the result; default: as in `tilewright.matmul`. Gradients are rounded to the
             dtypes of the operands before they are multiplied.
@@ -471,15 +541,26 @@ def matmul(
         ([[1.0]], [[3.0, -4.0]])
     """
     if isinstance(a, torch.Tensor) and a.is_complex():
-        if any(one is not None for one in (bias, activation, multiply, residual)):
+        if any(one is not None for one in (bias, activation, multiply, residual)) or dropout:
             raise LaunchError(
-                "tilewright.torch.matmul of complex tensors has no bias, activation, multiply or residual; "
-                "nearest legal choice: c=, or an operation on the result"
+                "tilewright.torch.matmul of complex tensors has no bias, activation, multiply, dropout or "
+                "residual; nearest legal choice: c=, or an operation on the result"
             )
         return complex_matmul(a, b, c, alpha=alpha, beta=beta, precision=precision, out_dtype=out_dtype)
-    return MATMUL(
-        a, b, c, bias, multiply, residual, alpha, beta, activation, derivative, precision, out_dtype
+    words = (alpha, beta, activation, derivative, precision, out_dtype)
+    if not dropout:
+        made: torch.Tensor = MATMUL(a, b, c, bias, multiply, residual, *words)
+        return made
+    if seed is None:
+        seed = int(torch.randint(2**63 - 1, (), device=HOST))
+    dropout_of("tilewright.torch.matmul", dropout, seed, offset)
+    value = MATMUL(a, b, c, bias, multiply, None, *words)
+    made = (
+        DROPOUT(value, dropout, seed, offset)
+        if value.dim()
+        else DROPOUT(value[None], dropout, seed, offset)[0]
     )
+    return made if residual is None else (made + residual).to(made.dtype)
 
 
 def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
@@ -501,7 +582,7 @@ def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
     return linear
 
 
-@direct(_linear_by(of_matmul.matmul), _linear_by(_matmul_recorded))
+@direct(_linear_by(_matmul_by_kernels), _linear_by(_matmul_recorded))
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -509,9 +590,12 @@ def linear(
     *,
     activation: str | None = None,
     residual: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
     precision: str = "exact",
 ) -> torch.Tensor:
-    """``activation(x @ weightᵀ + bias) + residual``, with gradients.
+    """``dropout(activation(x @ weightᵀ + bias)) + residual``, with gradients.
 
     Without ``activation`` and ``residual`` it is `torch.nn.functional.linear`.
 
@@ -521,6 +605,9 @@ def linear(
         bias: tensor (N,).
         activation: as in `matmul`.
         residual: tensor that is broadcast to the result.
+        dropout: as in `matmul`.
+        seed: as in `matmul`.
+        offset: as in `matmul`.
         precision: as in `matmul`.
 
     Returns:
@@ -535,7 +622,7 @@ def linear(
         [[3.5], [3.5]]
     """
     words: dict[str, Any] = {"activation": activation, "residual": residual, "precision": precision}
-    return _LINEAR(x, weight, bias, **words)
+    return _LINEAR(x, weight, bias, **words, dropout=dropout, seed=seed, offset=offset)
 
 
 _LINEAR = _linear_by(matmul)
