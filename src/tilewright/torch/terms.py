@@ -17,6 +17,7 @@ from tilewright.ops.results import result_dtype, whole_product
 from tilewright.ops.scales import scaled_dtype
 from tilewright.ops.wanted import Wanted, check_words
 from tilewright.packing import NF4, unpack
+from tilewright.targets.target import HOST
 from tilewright.torch.registry import dtype_of, torch_dtype
 
 aten = torch.ops.aten
@@ -101,7 +102,7 @@ def activation_of(layer: torch.nn.Module) -> str | None:
         return ACTIVATION_MODULES[type(layer)](layer)
     if type(layer).__module__ != "transformers.activations" or layer._parameters:
         return None
-    x = torch.linspace(-8, 8, 1001, dtype=torch.float64, device="cpu")
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64, device=HOST)
     with torch.no_grad():
         y = layer(x)
     near = (name for name, one in ACTIVATIONS.items() if bool(((y - one(x)).abs() <= 1e-12).all()))
