@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def reparsed(kernel: Kernel) -> str:
 def test_every_operation_has_a_kernel_here() -> None:
     said = EACH.keys() | asynchronous.EACH.keys()
     assert said == {op.name for op in OPS} - LOWERED | {"copy_async", *BULK_VERBS}
+
+
+def test_blocks_that_run_at_once_read_back() -> None:
+    def nothing(A, C, n, alpha):
+        tw.barrier()
+
+    kernel = replace(trace(nothing), resident=3)
+    text = reparsed(kernel)
+    assert "resident=3" in text.splitlines()[1]
+    assert parse_kernel(text).resident == 3
+    with pytest.raises(ParseError, match="resident blocks of a kernel are an integer, at least 0"):
+        parse_kernel(text.replace("resident=3", "resident=-3"))
 
 
 def test_operations_that_come_of_passes_read_back() -> None:

@@ -227,6 +227,53 @@ def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout:
     check(product.result, a, b, None, how=Accumulation.of(how.atom), conjugates=(0, 0), method=method)
 
 
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_both_parts_of_f32_are_copied_at_once_along_the_contiguous_dimension(order: str, parts: int) -> None:
+    """A ring of pairs holds (rows, K) or (K, rows), as the operand lies in memory; all extents are ragged."""
+    how = tw.Schedule(
+        fma("f32", each=(4, 2), paired=True), (16, 16, 8), stages=3, staging="cp_async", split_k=parts
+    )
+    rng, (m, n, k), items = np.random.default_rng(len(order) + parts), (19, 21, 27), 2
+    shapes = [
+        (items, *(shape if letter == "n" else shape[::-1]))
+        for shape, letter in zip(((m, k), (k, n)), order, strict=True)
+    ]
+    a, b = (
+        one if letter == "n" else one.swapaxes(-1, -2)
+        for one, letter in zip((numbers(rng, s, tw.f32, "interleaved") for s in shapes), order, strict=True)
+    )
+    wanted = ComplexWanted(conjugate_a=True, how=how, target="reference")
+    product = plan_complex({"a": a, "b": b}, wanted)
+    copied = [product.product.arrays[at].info for at in (0, 2)]
+    assert [(info.shape[-1], abs(info.strides[-2])) for info in copied] == [(2, 2)] * 2
+    assert product.run()[-1].target == "reference"
+    for item in range(items):
+        check(product.result[item], a[item], b[item], None, how=Accumulation.of(how.atom), conjugates=(1, 0))
+
+
+def test_parts_of_k_limit_registers_to_the_blocks_that_run_at_once() -> None:
+    """Adding up parts takes more registers than the main loop. One block at once has no limit."""
+    plane, out = np.empty((512, 512), np.float32), np.empty((512, 512), np.float64)
+    bound = four_products(0, tw.f32)
+    words: dict[str, Any] = {"precision": "exact", "terms": frozenset(), "conjugates": (False,) * 3}
+    for each, beside in ((1, 0), (3, 3), (9, 5)):
+        how = tw.Schedule(
+            fma("f32", each=(4, 4), paired=True), (32, 64, 16), warps=(2, 2), stages=3, staging="cp_async",
+            blocks=each * 132, split_k="stream",
+        )  # fmt: skip
+        kernel = bound.bind(**words, pairs=(None, tw.f32), schedule=how)
+        ran = kernel.compile(
+            plane.T, plane.T, plane, plane, *[out] * 4, 1, 0, 0, 0, target="cuda", arch="sm_90a"
+        )
+        assert (ran.kernel.resident, f"__launch_bounds__(128, {beside})" in ran.source) == (
+            beside,
+            beside > 0,
+        )
+        assert not beside or ran.resources["registers"] * 128 * beside <= 65536
+
+
 def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
     """Return descriptions of interleaved matrices in the memory of a GPU."""
     item, made = tw.dtype(part), {}
@@ -242,9 +289,10 @@ def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
     [
         ("f16", "exact", 4096, "sm_90a", "nt", (1, 0)),
         ("f32", "tf32", 4096, "sm_90a", "nn", (1, 0)),
-        ("f32", "exact", 4096, "sm_90a", "nn", (1, 1)),
-        ("f32", "exact", 512, "sm_80", "nt", (1, 0)),
-        ("f32", "exact", 256, "sm_90a", "nn", ()),
+        ("f32", "exact", 4096, "sm_90a", "nn", (0, 1)),
+        ("f32", "exact", 1024, "sm_80", "nt", (0, 1)),
+        ("f32", "exact", 384, "sm_80", "nt", ()),
+        ("f32", "exact", 512, "sm_90a", "nn", ()),
         ("f64", "exact", 4096, "sm_90a", "nn", ()),
         ("f16", "exact", 128, "sm_90a", "nn", ()),
     ],

@@ -157,6 +157,8 @@ class Kernel:
             without clusters.
         threads: threads per block.
         lanes: threads per warp.
+        resident: blocks that a multiprocessor runs at once, for which a compiler limits the registers of a
+            thread; 0: the compiler decides.
         body: the operations.
         guards: conditions that the launcher checks.
         tensor_maps: TMA descriptors, passed after the parameters; a target derives them.
@@ -184,6 +186,7 @@ class Kernel:
     body: Block
     cluster: tuple[ClusterAxis, ...] = ()
     lanes: int = REFERENCE.lanes
+    resident: int = 0
     guards: tuple[Guard, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
     violations: tuple[Violation, ...] = field(default=(), compare=False)

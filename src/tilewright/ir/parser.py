@@ -75,6 +75,8 @@ class _KernelParser(TextReader):
         made = [self.guarded(self.statement, statement) for statement in found[1:]]
         if not all(type(head[one]) is int and head[one] > 0 for one in ("threads", "lanes")):
             raise ParseError("line 2: threads and lanes of a kernel are positive integers")
+        if type(head["resident"]) is not int or head["resident"] < 0:
+            raise ParseError("line 2: resident blocks of a kernel are an integer, at least 0")
         if not isinstance(head["name"], str):
             raise ParseError("line 2: the name of a kernel is a string")
         params = [m for m in made if isinstance(m, k.TensorParam | k.ScalarParam | k.SizeParam | k.Workspace)]
@@ -86,6 +88,7 @@ class _KernelParser(TextReader):
             body=Block(tuple(m for m in made if isinstance(m, Op))),
             cluster=tuple(m for m in made if isinstance(m, k.ClusterAxis)),
             lanes=head["lanes"],
+            resident=head["resident"],
             guards=tuple(m for m in made if isinstance(m, Guard)),
             tensor_maps=tuple(m for m in made if isinstance(m, k.TensorMap)),
         )
@@ -94,8 +97,8 @@ class _KernelParser(TextReader):
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Name(id="kernel"), args=[name], keywords=words)):
                 found = {"name": self.value(name), **{str(w.arg): self.value(w.value) for w in words}}
-                if found.keys() == {"name", "threads", "lanes"}:
-                    return found
+                if found.keys() - {"resident"} == {"name", "threads", "lanes"}:
+                    return {"resident": 0, **found}
         raise ParseError(f"line {statement.lineno}: expected kernel(name, threads=..., lanes=...)")
 
     def block(self, statements: Iterable[ast.stmt]) -> Block:

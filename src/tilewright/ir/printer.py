@@ -56,7 +56,8 @@ class _KernelPrinter:
 
     def kernel(self, kernel: Kernel) -> str:
         head = [f"# tilewright ir {VERSION}"]
-        head.append(f"kernel({kernel.name!r}, threads={kernel.threads}, lanes={kernel.lanes})")
+        more = f", resident={kernel.resident}" if kernel.resident else ""
+        head.append(f"kernel({kernel.name!r}, threads={kernel.threads}, lanes={kernel.lanes}{more})")
         others = [param for param in kernel.params if not isinstance(param, SizeParam)]
         head += [self.param(param) for param in (*kernel.sizes, *others)]
         for axis in kernel.grid:

@@ -68,6 +68,7 @@ from tilewright.ops.problem import (
 )
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import agreed, check_whole_bytes
+from tilewright.ops.splitting import transposed
 from tilewright.ops.wanted import (
     F16,
     F32,
@@ -100,6 +101,9 @@ GIVEN = ("a", "b", "c", "out", "multiply")
 
 PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im", *FACTOR)
 """The arrays of a call; the first of an interleaved array has both parts. Absent ones are None."""
+
+TURNED = ("k m", "n k")
+"""Axes of A and B if they are contiguous along M and along K."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -366,7 +370,7 @@ class ComplexProduct:
                 product_of_doubled().bind(schedule=None), (*strategy.operands, "out"), there, made, ()
             )
         in_background = has_warps or (isinstance(how, Schedule) and how.copies_in_background)
-        together = self._together(strategy) if in_background else (False, False)
+        together = self._together(strategy) if in_background else ("", "")
         of_c, of_out = APART  # dtypes of the parts of arrays that are seen as pairs
         if has_warps:
             of_c, of_out = (_dtype_of_pairs(there, name) for name in ("c", "out"))
@@ -394,7 +398,10 @@ class ComplexProduct:
         joined: list[tuple[str, Callable[[Strided], Strided]]]
         of_pairs = (("c", of_c), ("out", of_out), (FACTOR[0], of_factor))
         joined = [(one, as_pairs) for one, kind in of_pairs if kind is not None]
-        joined += [(one, with_both) for one, is_one in zip(("a", "b"), together, strict=True) if is_one]
+        for one, axes in zip(("a", "b"), together, strict=True):
+            if axes:
+                joined.append((one, with_both))
+                there[one] = transposed(there[one]) if axes in TURNED else there[one]
         for whole, join in joined:  # one array has both parts
             there[whole] = join(there[whole])
             names = [whole if one == whole + IMAGINARY else one for one in names]
@@ -416,15 +423,19 @@ class ComplexProduct:
         return (*found, DropoutMask("out", self.order)) if self.order else found
 
     def _together(self, strategy: ComplexStrategy) -> Together:
-        """Which operands of four products are copied with both parts at once: f64, in 16 bytes."""
+        """Axes of the operands of four products that are copied with both parts at once, in 8 or 16 bytes."""
         if strategy.operands != OPERANDS or strategy.contraction is not None:
-            return (False, False)
+            return ("", "")
         planes = {one.name for one in strategy.planes}
-        parts = ((name, self.seen[name].info, self.seen[name + IMAGINARY].info) for name in ("a", "b"))
-        a, b = (
-            name not in planes and re.dtype == dtypes.f64 and are_together(re, im) for name, re, im in parts
-        )
-        return a, b
+
+        def axes_of(name: str, axes: str, turned: str) -> str:
+            re, im = self.seen[name].info, self.seen[name + IMAGINARY].info
+            if name in planes or re.dtype not in (dtypes.f64, dtypes.f32) or not are_together(re, im):
+                return ""
+            *_, high, low = map(abs, re.strides)
+            return turned if re.dtype == dtypes.f32 and high < low else axes
+
+        return axes_of("a", "m k", TURNED[0]), axes_of("b", "k n", TURNED[1])
 
 
 def _dtype_of_pairs(there: Mapping[str, Strided], name: str) -> DType | None:

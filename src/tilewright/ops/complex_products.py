@@ -48,8 +48,11 @@ Pairs: TypeAlias = tuple[DType | None, DType | None]
 APART: Pairs = (None, None)
 """Real and imaginary parts are separate arrays."""
 
-Together: TypeAlias = tuple[bool, bool]
-"""Whether A, and B, is one array with a last dimension of both parts."""
+Together: TypeAlias = tuple[str, str]
+"""Axes of A, and of B, without batches, if it is one array with a last dimension of both parts; else "".
+
+The last axis is contiguous in memory, so that copies of neighbouring threads are neighbours.
+"""
 
 Conjugates: TypeAlias = tuple[bool, bool, bool]
 """Whether A, B, and the addend are conjugated."""
@@ -128,7 +131,7 @@ def by_three(conjugates: Conjugates) -> Algebra:
 
 @lru_cache(maxsize=64)
 def four_products(
-    rank: int, number: DType, together: Together = (False, False), rare: tuple[str, ...] = ()
+    rank: int, number: DType, together: Together = ("", ""), rare: tuple[str, ...] = ()
 ) -> Kernel:
     """``D = dropout((alpha * op(A) @ op(B) + beta * C) * multiply)``; see `by_four`.
 
@@ -140,10 +143,10 @@ def four_products(
     """
     declared = _declared(rank, OPERANDS, number, rare)
     for name in (name for name in OPERANDS if together[name.startswith("b")]):
-        declared[name] = f"{declared[name]} re"
+        declared[name] = f"{batches(rank)}{together[name.startswith('b')]} re"
     a, b = (
-        Operand((name, f"{name} {declared[name]}".replace(" re", " im") if is_one else f"{name}_im"))
-        for name, is_one in zip("ab", together, strict=True)
+        Operand((name, f"{name} {declared[name]}".replace(" re", " im") if axes else f"{name}_im"))
+        for name, axes in zip("ab", together, strict=True)
     )
 
     @kernel_of(**declared)

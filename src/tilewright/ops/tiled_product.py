@@ -115,9 +115,15 @@ class KernelArrays:
         return self.matrix(array).shape[[axis.span for axis in self.axes(array)].index(span)]
 
     def tile(self, array: str) -> Any:
-        """The tile of an array at the open spans; an array with only rows becomes a column."""
-        tile, spans = self.matrix(array)[self._index(array)], {axis.span for axis in self.axes(array)}
-        return tile[:, None] if "m" in spans and spans.isdisjoint(("n", "k", "new")) else tile
+        """The tile of an array at the open spans; an array with only rows becomes a column.
+
+        Tiles of operands have rows along M, or along K if they have columns, in any order of the axes.
+        """
+        tile, spans = self.matrix(array)[self._index(array)], [axis.span for axis in self.axes(array)]
+        if "m" in spans and {"n", "k", "new"}.isdisjoint(spans):
+            return tile[:, None]
+        is_turned = [span for span in spans if span in ("m", "n", "k")] in (["k", "m"], ["n", "k"])
+        return tile.T if is_turned else tile
 
     def store(self, array: str, value: Any) -> None:
         """Store a tile at the open spans."""

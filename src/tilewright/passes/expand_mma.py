@@ -26,6 +26,13 @@ from tilewright.views.view import View
 MOST_UNROLLED = 64
 """Largest number of iterations of a loop that requests unrolling."""
 
+MOST_MULTIPLY_ADDS = 1024
+"""Most multiply-adds of a thread in the unrolled loop of several products.
+
+With 2048, complex products on an H200 took up to 1.3 times as long: a thread needs more registers, and a
+multiprocessor reads all instructions of a cold kernel from memory.
+"""
+
 
 def expand_mma(kernel: Kernel) -> Kernel:
     """Replace each `Mma` that has an operand in shared memory by copies to fragments and an `Mma` of these.
@@ -54,7 +61,10 @@ def expand_mma(kernel: Kernel) -> Kernel:
         index = loop_index(rewriter.names.unique("k_step"), 0, extent // depth, 1)
         body = Block(tuple(_step(run, rewriter, depth, index)))
         turns = extent // depth
-        return (For(index, 0, turns, 1, body, unroll=turns <= MOST_UNROLLED, location=op.location),)
+        factor: bool | int = turns <= MOST_UNROLLED
+        if len(run) > 1 and turns * (each := depth * sum(map(_multiply_adds, run))) > MOST_MULTIPLY_ADDS:
+            factor = max(1 << (MOST_MULTIPLY_ADDS // each).bit_length() - 1, 1)
+        return (For(index, 0, turns, 1, body, unroll=factor, location=op.location),)
 
     return rewrite_kernel(kernel, change)
 
@@ -153,6 +163,11 @@ def depth_of(operand: Value) -> int:
     shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
     assert isinstance(shape[1], int)
     return shape[1]
+
+
+def _multiply_adds(op: Mma) -> int:
+    """Return the multiply-adds of a thread for one element of K."""
+    return op.mma.c().size_values
 
 
 def _step(run: Sequence[Mma], rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:

@@ -25,6 +25,7 @@ from tilewright.schedule.form import Form, extent_of, form_of
 from tilewright.schedule.inner import schedule_of
 from tilewright.schedule.legality import check, with_fallback
 from tilewright.schedule.lists import ListedArray
+from tilewright.schedule.load import blocks_beside
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
@@ -110,7 +111,8 @@ class Expanded(Program):
         """
         settled, notes = self.settled(specs, arch)
         kernel = Expanded(self.program, self.flow, settled).unchecked(specs, constants, arch)
-        return replace(kernel, notes=(*notes, *kernel.notes))
+        resident = blocks_beside(settled, len(self.form.totals), arch)
+        return replace(kernel, notes=(*notes, *kernel.notes), resident=resident)
 
     def settled(self, specs: Mapping[str, TensorSpec], arch: Arch) -> tuple[Schedule, tuple[str, ...]]:
         """The schedule under which it runs, and a note for each change to the requested one.

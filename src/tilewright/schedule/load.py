@@ -38,6 +38,9 @@ VECTOR = 4
 FMA_REGISTERS = 48
 """Registers of a thread with multiply-adds, besides its sums and its operands of four steps."""
 
+WHOLE_REGISTERS = 32
+"""The same for several products with their whole K."""
+
 SUM_REGISTERS, TENSOR_REGISTERS = 4, 40
 """Registers of a thread that splits K with tensor cores: for each of its sums, because it also reads and adds
 those of other parts; and for everything else."""
@@ -246,7 +249,9 @@ class Load:
         sums *= len(self.question.form.totals) * (2 if self.schedule.promote else 1)
         if self.schedule.atom.instruction == "fma":
             a, b = self.operands
-            return a * of_a + b * of_b + sums + FMA_REGISTERS
+            is_whole = not self.schedule.is_split and not self.question.form.is_single
+            others = WHOLE_REGISTERS if is_whole else FMA_REGISTERS
+            return a * of_a + b * of_b + sums + others
         return int(SUM_REGISTERS * sums + TENSOR_REGISTERS)
 
     @property
@@ -350,6 +355,26 @@ def resident_blocks(
         unit = arch.register_unit
         limits.append(arch.registers // (threads * (-(-registers // unit) * unit)))
     return max(min(limits), 1)
+
+
+def blocks_beside(schedule: Schedule, totals: int, arch: Arch) -> int:
+    """Blocks that should share a multiprocessor if multiply-adds split K; 0: any number.
+
+    Without a limit, a compiler takes registers to add up parts that the main loop does not need, so that
+    fewer blocks run at once.
+
+    Args:
+        schedule: the schedule.
+        totals: sums of the products for each element of the result.
+        arch: the machine.
+    """
+    if not schedule.is_split or schedule.atom.instruction != "fma" or arch.rates is None:
+        return 0
+    of_a, of_b, sums = thread_values(schedule.mma, 1)
+    held = totals * sums + of_a + of_b + FMA_REGISTERS
+    most = resident_blocks(arch, 0, threads=schedule.mma.threads, registers=held)
+    beside = -(-schedule.blocks // arch.rates.boards[0].multiprocessors)
+    return min(beside, most) if beside > 1 else 0
 
 
 def in_clusters(processors: int, size: int) -> int:

@@ -31,7 +31,16 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from tilewright.schedule.estimate import FMA, RATES, RING, WIDEST_BYTES, estimate_of
+from tilewright.schedule.estimate import (
+    FMA,
+    FMA_OF_SEVERAL,
+    RATES,
+    RING,
+    WIDEST_BYTES,
+    FmaEstimate,
+    estimate_of,
+)
+from tilewright.schedule.factors import pair_of
 from tilewright.schedule.family_estimates import F64, SMALL, PackedEstimate
 from tilewright.schedule.legality import is_carried, reasons
 from tilewright.schedule.load import BARRIERS_BYTES, DealtLoad, Load, thread_values
@@ -293,6 +302,9 @@ FORMS = (
 )
 """Few, so that few kernels are compiled."""
 
+OF_SEVERAL = (FmaForm((4, 4), (2, 2), (32, 64, 32)),)
+"""More forms of several products, whose operands share a stage: many small blocks hide each other's waits."""
+
 
 MOST_SUMS = 64
 """Sums of a thread, at most, of all totals: with 128, NVRTC 13.0 spills, and an H200 takes 1.4 to 2 times as
@@ -333,16 +345,17 @@ def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[C
     """
     if not takes_small_tiles(question):
         return
-    dealt = {whole: FMA.time_us(DealtLoad(question, whole)) for whole in _fitting(question)}
+    model = _model(question)
+    dealt = {whole: model.time_us(DealtLoad(question, whole)) for whole in _fitting(question)}
     ranked = sorted(dealt, key=lambda one: dealt[one])
     times = {
-        made: FMA.time_us(Load(question, made))
+        made: model.time_us(Load(question, made))
         for whole in ranked[:SPLIT_FORMS]
         for made in (*_stored(question, whole), *_parted(question, whole))
     }
     found = sorted(times, key=lambda one: times[one])
     if large is not None:
-        large_us = FMA.time_us(Load(question, large))
+        large_us = model.time_us(Load(question, large))
         form = question.form
         arrays = (*(one.part.operand for one in form.factors), *(store.operand for store in form.stores))
         # Whether threads cannot copy or store 16 bytes of each array at once.
@@ -363,7 +376,12 @@ def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[C
         rule = f"multiply-adds: a tile of {rows} x {columns}, {depth} deep"
         rule += f", {rule_of(load)}" if schedule.is_split else ""
         rule += ", results in whole rows" if schedule.epilogue_class.is_buffered else ""
-        yield Candidate(schedule, FMA.time_us(load), rule)
+        yield Candidate(schedule, model.time_us(load), rule)
+
+
+def _model(question: Question) -> FmaEstimate:
+    """The model that was fitted to one product, or to several."""
+    return FMA if question.form.is_single else FMA_OF_SEVERAL
 
 
 def _rareness(schedule: Schedule) -> tuple[bool, int, float, int]:
@@ -380,8 +398,8 @@ def _fitting(question: Question) -> list[Schedule]:
     """The forms that are no more than half empty, with their whole K; if there is no such form, the first."""
     (m, n, _), form = question.shape, question.form
     operands, totals = max(len(form.rows_m), len(form.rows_n)), len(form.totals)
-    is_strided = "" in map(question.major, form.factors)
-    made = [one.shared_by(operands) for one in FORMS]
+    is_strided = any(question.major(one) == "" and pair_of(one.part) is None for one in form.factors)
+    made = [one.shared_by(operands) for one in (*FORMS, *(OF_SEVERAL if operands > 1 else ()))]
     able = list[Schedule]()
     for whole in (one.schedule if m <= n else one.transposed.schedule for one in made):
         rows, columns, depth = whole.tile
@@ -400,7 +418,8 @@ def _stored(question: Question, whole: Schedule) -> Iterator[Schedule]:
     stores = [question.form.spec(store.operand, question.classes) for store in question.form.stores]
     if min(map(width, stores)) < WIDEST_BYTES:
         in_rows = replace(whole, epilogue="staged")
-        if FMA.time_us(Load(question, in_rows)) < SMALL_PAY * FMA.time_us(Load(question, whole)):
+        model = _model(question)
+        if model.time_us(Load(question, in_rows)) < SMALL_PAY * model.time_us(Load(question, whole)):
             yield in_rows
 
 

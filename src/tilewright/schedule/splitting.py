@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, prod
 
-from tilewright.schedule.estimate import BULK, FMA, RING, TF32, estimate_of
+from tilewright.schedule.estimate import BULK, FMA, FMA_OF_SEVERAL, RING, TF32, estimate_of
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, in_clusters
@@ -136,7 +136,7 @@ def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedul
     if not schedule.blocks or schedule.reduction_class.waits or not RING.applies(load):
         return
     model = TF32 if TF32.applies(load) else RING
-    most = inf if FMA.applies(load) else MORE_PAYS * model.time_us(load)
+    most = inf if FMA.applies(load) or FMA_OF_SEVERAL.applies(load) else MORE_PAYS * model.time_us(load)
     for beside in range(2, load.resident + 1):
         made = replace(schedule, blocks=beside * schedule.blocks)
         if most == inf or model.time_us(Load(question, made)) < most:

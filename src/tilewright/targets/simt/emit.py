@@ -77,8 +77,10 @@ def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
     alone = any(isinstance(op, Role) and op.registers is not None for op in kernel.walk())
     # Otherwise a compiler saves registers, and spills, so that more blocks run than shared memory allows.
     is_large = FEW_BLOCKS * emitter.shared_bytes > emitter.arch.shared_bytes > 0
-    alone |= bool(dialect.bounds_alone) and kernel.threads <= emitter.arch.lanes and is_large
-    bounds = (dialect.bounds_alone if alone else dialect.bounds).format(threads=kernel.threads)
+    alone |= bool(dialect.bounds_beside) and kernel.threads <= emitter.arch.lanes and is_large
+    resident = 1 if alone else kernel.resident
+    form = dialect.bounds_beside if resident and dialect.bounds_beside else dialect.bounds
+    bounds = form.format(threads=kernel.threads, resident=resident)
     if kernel.cluster:
         shape = [1, 1, 1]
         for member in kernel.cluster:
