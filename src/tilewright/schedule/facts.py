@@ -110,7 +110,8 @@ class ScheduleFacts:
     @cached_property
     def sides(self) -> tuple[OperandSide, ...]:
         """The operands, those along M first."""
-        (rows, columns, _), form, inner = self.mma.tile, self.form, self.inner_mma.tile[1]
+        (rows, columns, _), form = self.mma.tile, self.form
+        inner = self.inner_mma.tile[1] if form.inner else 0
         along_m = (
             ("A", one, rows if one.row == form.m else inner, self.schedule.sharing) for one in form.rows_m
         )

@@ -45,7 +45,7 @@ def _is_narrowed(atom: MmaAtom) -> bool:
 
 def inner_mma(schedule: Schedule) -> TiledMma:
     """The tiled MMA of the inner products of one group: its rows, and `Schedule.width` columns."""
-    atom, (rows, _, _) = schedule.atom, schedule.mma.tile
+    atom, rows = schedule.atom, schedule.tile[0] // schedule.cooperating
     each = schedule.width // schedule.warps[1]
     if atom.asynchronous:
         atom = wgmma(atom.a_dtype, each, atom.b_dtype, atom.c_dtype)
