@@ -32,6 +32,8 @@ class Ranks:
         size = exchange.COUNTERS_BYTES + exchange.SLOTS * self.slot_bytes
         self.memory = np.zeros((ranks, size), np.uint8)
         self.memory[:, exchange.COUNTERS_BYTES :] = 0xFF  # NaN
+        self.at = 0
+        self.fresh = np.zeros((calls, ranks, 4 * exchange.MOST_COUNTERS), np.uint32)
         self.a = rng.standard_normal((calls, m, k), np.float32)
         self.b = rng.standard_normal((calls, ranks, k, n), np.float32)
         self.lefts = rng.standard_normal((calls, ranks, m, k), np.float32)
@@ -46,12 +48,21 @@ class Ranks:
         return self.memory[place.rank, place.offset : place.offset + size].view(kind).reshape(shape)
 
     def counters(self, place: exchange.PeerByte, count: int = 1) -> Any:
-        return self.view(place, (count,), np.uint32)
+        """Counters; those of pieces are new in each call, because the checker's counters only count up."""
+        found = self.view(place, (count,), np.uint32)
+        index = place.offset // 4
+        if index >= 4 * exchange.MOST_COUNTERS or index // exchange.MOST_COUNTERS % 2:
+            return found
+        return self.fresh[self.at, place.rank, index : index + count]
 
     def steps(self, plan: Sequence[Any], source: Any = None) -> list[Any]:
-        """The checker's steps."""
+        """The checker's steps; counters must be cleared before peers are told that the slot is free."""
         made: list[Any] = []
         for step in plan:
+            if isinstance(step, exchange.ClearCounters):
+                assert plan.index(step) == 0
+                assert step.first.offset // 4 % (2 * exchange.MOST_COUNTERS) == 0
+                continue
             counter = self.counters(step.counter)
             if isinstance(step, exchange.AwaitCounter):
                 made.append(tw.testing.hold(counter, step.value))
@@ -68,7 +79,7 @@ class Ranks:
         (m, n, k), sizes, pieces = SHAPE, [self.rows] * self.ranks, self.pieces
         counts = [0] * exchange.MOST_COUNTERS
         for at in range(self.calls):
-            epoch = at + 1
+            self.at, epoch = at, at + 1
             slot = epoch % exchange.SLOTS
             turn = exchange.SlotUse(rank, self.ranks, slot, epoch, last[slot], self.slot_bytes)
             last[slot] = epoch
@@ -80,12 +91,19 @@ class Ranks:
                 whole = self.view(turn.data(rank), (m, k))
                 main.append(tw.testing.send(own, whole[rank * self.rows :][: self.rows]))
                 posts = [
-                    exchange.SetCounter(turn.ready(rank, rank * pieces + piece), epoch)
+                    exchange.SetCounter(turn.ready(rank, rank * pieces + piece), exchange.ARRIVED)
                     for piece in range(pieces)
                 ]
                 main += self.steps(posts)
                 ready = self.counters(turn.ready(rank, 0), self.ranks * pieces)
-                given = whole, self.b[at, rank], self.gathered[at, rank], ready, rank * pieces, epoch
+                given = (
+                    whole,
+                    self.b[at, rank],
+                    self.gathered[at, rank],
+                    ready,
+                    rank * pieces,
+                    exchange.ARRIVED,
+                )
                 main.append(tw.testing.launch(gathering(ENDING).bind(schedule=SCHEDULE), *given))
             else:
                 counts = [count + 1 for count in counts]

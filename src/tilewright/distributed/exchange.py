@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -420,6 +420,9 @@ SLOTS = 2
 MOST_COUNTERS = 64
 """Counters of a slot: the number of ranks times the pieces of a shard is at most this."""
 
+ARRIVED = 1
+"""A counter's value when its piece is there; constant, because launches have a plan for each integer."""
+
 COUNTERS_BYTES = 4096
 """Bytes before the first slot, which hold the counters."""
 
@@ -451,6 +454,13 @@ class SetCounter(NamedTuple):
     value: int
 
 
+class ClearCounters(NamedTuple):
+    """The stream sets neighbouring counters of this rank to 0 after its earlier steps."""
+
+    first: PeerByte
+    extent: int
+
+
 class SendBytes(NamedTuple):
     """A copy engine copies bytes of this rank's tensor to a peer, then sets a counter of the peer."""
 
@@ -459,6 +469,10 @@ class SendBytes(NamedTuple):
     target: PeerByte
     counter: PeerByte
     value: int
+
+
+Step: TypeAlias = AwaitCounter | SetCounter | ClearCounters | SendBytes
+"""A step of a stream."""
 
 
 @dataclass(frozen=True)
@@ -501,18 +515,17 @@ class SlotUse:
         """The other ranks, forwards or backwards from this one."""
         return ((self.rank + step * turn) % self.ranks for turn in range(1, self.ranks))
 
-    def released(self) -> list[SetCounter]:
-        """Tell all peers that this rank no longer reads its slot."""
-        return [SetCounter(self.free(peer, self.rank), self.epoch) for peer in self.peers(1)]
+    def released(self) -> list[ClearCounters | SetCounter]:
+        """Clear the counters of the pieces, then tell all peers that this rank no longer reads its slot."""
+        cleared = ClearCounters(self.ready(self.rank, 0), MOST_COUNTERS)
+        return [cleared, *(SetCounter(self.free(peer, self.rank), self.epoch) for peer in self.peers(1))]
 
     def vacant(self, peer: int) -> list[AwaitCounter]:
         """Wait until a peer no longer reads what the slot held before."""
         return [AwaitCounter(self.free(self.rank, peer), self.before)] if self.before else []
 
 
-def shards_to_peers(
-    turn: SlotUse, sizes: Sequence[int], row_bytes: int, pieces: int
-) -> list[AwaitCounter | SetCounter | SendBytes]:
+def shards_to_peers(turn: SlotUse, sizes: Sequence[int], row_bytes: int, pieces: int) -> list[Step]:
     """Copy this rank's shard into the slots of all peers; the rank that needs it next comes first.
 
     Args:
@@ -521,21 +534,19 @@ def shards_to_peers(
         row_bytes: bytes of a row.
         pieces: pieces of a shard, each with a counter; they divide its rows.
     """
-    steps, first = list[AwaitCounter | SetCounter | SendBytes](), sum(sizes[: turn.rank])
+    steps, first = list[Step](), sum(sizes[: turn.rank])
     each = sizes[turn.rank] // pieces * row_bytes
     for peer in turn.peers(-1):
         steps += turn.vacant(peer)
         for piece in range(pieces):
             counter = turn.ready(peer, turn.rank * pieces + piece)
             target = turn.data(peer, first * row_bytes + piece * each)
-            sent = SendBytes(piece * each, each, target, counter, turn.epoch)
-            steps.append(sent if each else SetCounter(counter, turn.epoch))
+            sent = SendBytes(piece * each, each, target, counter, ARRIVED)
+            steps.append(sent if each else SetCounter(counter, ARRIVED))
     return steps
 
 
-def parts_to_peers(
-    turn: SlotUse, part_bytes: int, pieces: int, counts: Sequence[int]
-) -> list[AwaitCounter | SetCounter | SendBytes]:
+def parts_to_peers(turn: SlotUse, part_bytes: int, pieces: int, counts: Sequence[int]) -> list[Step]:
     """Copy each part of a result to the rank that owns it, as soon as this rank's kernel has stored it.
 
     Args:
@@ -544,7 +555,7 @@ def parts_to_peers(
         pieces: pieces of a part, each with a counter.
         counts: the values of this rank's counters of stored pieces.
     """
-    steps, each = list[AwaitCounter | SetCounter | SendBytes](), part_bytes // pieces
+    steps, each = list[Step](), part_bytes // pieces
     for peer in turn.peers(1):
         for piece in range(pieces):
             index = peer * pieces + piece
@@ -552,14 +563,14 @@ def parts_to_peers(
             steps += turn.vacant(peer) if not piece else []
             counter = turn.ready(peer, turn.rank * pieces + piece)
             target = turn.data(peer, turn.rank * part_bytes + piece * each)
-            steps.append(SendBytes(index * each, each, target, counter, turn.epoch))
+            steps.append(SendBytes(index * each, each, target, counter, ARRIVED))
     return steps
 
 
 def arrived(turn: SlotUse, pieces: int, peers: Iterable[int]) -> list[AwaitCounter]:
     """Wait for the pieces of peers."""
     indices = (peer * pieces + piece for peer in peers for piece in range(pieces))
-    return [AwaitCounter(turn.ready(turn.rank, index), turn.epoch) for index in indices]
+    return [AwaitCounter(turn.ready(turn.rank, index), ARRIVED) for index in indices]
 
 
 def pieces_of(sizes: Sequence[int], row_bytes: int, ranks: int) -> int:

@@ -1,8 +1,8 @@
 """Memory that the ranks of one host share, and the kernels that multiply and add over ranks.
 
 Each rank has one allocation, which the others map: counters, and two slots for data.  Calls take the slots
-in turn.  A copy engine writes a shard into a peer's slot and then sets the peer's counter to the number of
-the call, the epoch.  Counters only count up.  A rank that no longer reads a slot tells all peers so; they
+in turn.  A copy engine writes a shard into a peer's slot and then sets the peer's counter.  A rank that no
+longer reads a slot clears the slot's counters, and tells all peers the number of the call, the epoch; they
 write to it again two calls later, after a wait for this.  `PeerMemory` runs the steps of `exchange.py` on
 CUDA streams; tests run them under the checker of ranks (`tilewright.testing.ranks`).
 
@@ -26,20 +26,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tilewright.distributed.exchange import (
+    ARRIVED,
     COUNTERS_BYTES,
     MOST_COUNTERS,
     SLOTS,
     AwaitCounter,
+    ClearCounters,
     PeerByte,
     RankCall,
     SendBytes,
     SetCounter,
     SlotUse,
+    Step,
     arrived,
     parts_to_peers,
     pieces_of,
@@ -203,8 +207,7 @@ class PeerMemory:
         made = torch.as_tensor(held, device=torch.device(GPU, self.index)).view(dtype).view(*shape)
         if len(self._tensors) >= MOST_TENSORS:
             self._tensors.clear()
-        self._tensors[key] = made
-        return made
+        return self._tensors.setdefault(key, made)
 
     def address(self, place: PeerByte) -> int:
         """The address of a byte, as this rank's GPU has it."""
@@ -225,12 +228,7 @@ class PeerMemory:
         self.last[slot] = self.epoch
         return turn
 
-    def run(
-        self,
-        steps: Sequence[AwaitCounter | SetCounter | SendBytes],
-        stream: torch.cuda.Stream,
-        source: int = 0,
-    ) -> None:
+    def run(self, steps: Sequence[Step], stream: torch.cuda.Stream, source: int = 0) -> None:
         """Enqueue steps.
 
         Args:
@@ -245,6 +243,9 @@ class PeerMemory:
                     driver.call(
                         "cuStreamWaitValue32", handle, self.address(step.counter), step.value, AT_LEAST
                     )
+                    continue
+                if isinstance(step, ClearCounters):
+                    driver.call("cuMemsetD32Async", self.address(step.first), 0, step.extent, handle)
                     continue
                 if isinstance(step, SendBytes):
                     target = self.address(step.target)
@@ -272,7 +273,7 @@ class PeerMemory:
             whole.split(list(sizes))[self.rank].copy_(own)
             counters = self.address(turn.ready(self.rank, self.rank * pieces))
             with CUDA_DRIVER.current(self.index):
-                CUDA_DRIVER.call("cuMemsetD32Async", counters, turn.epoch, pieces, stream.cuda_stream)
+                CUDA_DRIVER.call("cuMemsetD32Async", counters, ARRIVED, pieces, stream.cuda_stream)
             yield ArrivingRows(self, turn, whole, list(sizes), pieces, stream)
 
     @contextmanager
@@ -305,6 +306,10 @@ class PeerMemory:
         begin.record(stream)
         try:
             yield turn
+        except BaseException as error:
+            # Pieces may come after their counters are cleared, so that a later call would not wait for them.
+            call.ranks.failed = f"{call} on rank {self.rank}: {type(error).__name__}: {error}"
+            raise
         finally:
             self.run(turn.released(), stream)
             stream.wait_stream(self.side)
@@ -336,7 +341,7 @@ class ArrivingRows:
 
     @property
     def counters(self) -> torch.Tensor:
-        """A counter for each piece, which is there once the counter is the call's epoch."""
+        """A counter for each piece, which is `ARRIVED` once the piece is there."""
         place = self.turn.ready(self.turn.rank, 0)
         return self.memory.tensor(place, (self.turn.ranks * self.pieces,), torch.uint32)
 
@@ -417,11 +422,8 @@ def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory
 
 def _host() -> str:
     """A name of the running system, which containers of one host share."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return os.uname().nodename
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.exists() else os.uname().nodename
 
 
 # ---------------------------------------------------------------- late peers
@@ -691,7 +693,7 @@ def multiply_arriving(
     sums, terms = f64 if b.dtype == torch.float64 else f32, {} if bias is None else {"bias": bias.detach()}
     multiply = gathering(Ending(tuple(terms), activation, None, sums))
     turn = rows.turn
-    multiply(rows.whole, b, *terms.values(), out, rows.counters, turn.rank * rows.pieces, turn.epoch)
+    multiply(rows.whole, b, *terms.values(), out, rows.counters, turn.rank * rows.pieces, ARRIVED)
 
 
 def multiply_leaving(parts: LeavingParts, a: torch.Tensor, b: torch.Tensor) -> None:
