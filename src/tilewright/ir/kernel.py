@@ -157,11 +157,11 @@ class Kernel:
             without clusters.
         threads: threads per block.
         lanes: threads per warp.
-        resident: blocks that a multiprocessor runs at once, for which a compiler limits the registers of a
-            thread; 0: the compiler decides.
         body: the operations.
         guards: conditions that the launcher checks.
         tensor_maps: TMA descriptors, passed after the parameters; a target derives them.
+        resident: blocks that a multiprocessor runs at once, for which a compiler limits the registers of a
+            thread; 0: the compiler decides.
         violations: rules broken while tracing; no target compiles a kernel with violations.
         notes: choices made while tracing: the inserted barriers, with reasons.
 
@@ -186,9 +186,9 @@ class Kernel:
     body: Block
     cluster: tuple[ClusterAxis, ...] = ()
     lanes: int = REFERENCE.lanes
-    resident: int = 0
     guards: tuple[Guard, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
+    resident: int = 0
     violations: tuple[Violation, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
