@@ -13,8 +13,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from cProfile import Profile
 from functools import partial
+from io import StringIO
 from pathlib import Path
+from pstats import Stats
 from statistics import median
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -93,7 +96,7 @@ SHAPES = ((8192, 512, 2048), (4096, 384, 256), (1001, 300, 200), (7, 5, 3))
 def arriving(rank: int, size: int) -> None:
     """Products whose kernels wait for shards, compared with float64; equal bits at every call."""
     for dtype in (torch.bfloat16, torch.float32):
-        for shape in SHAPES[1 if dtype == torch.float32 else 0 :]:
+        for shape in SHAPES if dtype == torch.bfloat16 else SHAPES[2:3]:
             m, n, k = shape
             wholes, b, bias = (
                 sets(m, k, dtype=dtype),
@@ -210,6 +213,34 @@ def stores_to_peers(rank: int, size: int) -> None:
             memory.run(place.released(), torch.cuda.current_stream())
 
 
+def host_times(rank: int, size: int) -> None:
+    """Print where the host's time of small calls goes."""
+    a, b = torch.randn(128, 64, dtype=torch.bfloat16), torch.randn(64, 96, dtype=torch.bfloat16)
+    calls = {
+        "all_gather_matmul": lambda: td.all_gather_matmul(a, b, sizes=[128] * size),
+        "matmul_reduce_scatter": lambda: td.matmul_reduce_scatter(a, b),
+    }
+    for name, call in calls.items():
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(200):
+            call()
+        took = (time.perf_counter() - begin) * 1e6 / 200
+        torch.cuda.synchronize()
+        dist.barrier()
+        with Profile() as found:
+            for _ in range(100):
+                call()
+        torch.cuda.synchronize()
+        text = StringIO()
+        Stats(found, stream=text).sort_stats("tottime").print_stats(18)
+        if rank == 0:
+            print(f"{name}: {took:.0f} µs of the host for each call", text.getvalue(), flush=True)
+
+
 def grows(rank: int, size: int) -> None:
     """A larger call gets larger memory, and counters that begin again."""
     for rows in (64, 4096, 256, 65536):
@@ -299,6 +330,7 @@ LIBRARY = {
 
 EVERY = {
     **PEERS,
+    "host_times": host_times,
     **LIBRARY,
     **{
         f"{name} by NCCL": partial(by_nccl, case)
