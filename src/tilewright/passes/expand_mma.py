@@ -62,7 +62,8 @@ def expand_mma(kernel: Kernel) -> Kernel:
         body = Block(tuple(_step(run, rewriter, depth, index)))
         turns = extent // depth
         factor: bool | int = turns <= MOST_UNROLLED
-        if len(run) > 1 and turns * (each := depth * sum(map(_multiply_adds, run))) > MOST_MULTIPLY_ADDS:
+        each = depth * sum(one.mma.c().size_values for one in run)  # multiply-adds of a thread
+        if len(run) > 1 and turns * each > MOST_MULTIPLY_ADDS:
             factor = max(1 << (MOST_MULTIPLY_ADDS // each).bit_length() - 1, 1)
         return (For(index, 0, turns, 1, body, unroll=factor, location=op.location),)
 
@@ -163,11 +164,6 @@ def depth_of(operand: Value) -> int:
     shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
     assert isinstance(shape[1], int)
     return shape[1]
-
-
-def _multiply_adds(op: Mma) -> int:
-    """Return the multiply-adds of a thread for one element of K."""
-    return op.mma.c().size_values
 
 
 def _step(run: Sequence[Mma], rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
