@@ -536,8 +536,8 @@ class FeedForward(nn.Module):
 
 def _as_feed_forward(module: nn.Module) -> FeedForward | None:
     """The module with its layers in few kernels; None if its graph is another one."""
-    is_own = type(module).__module__ == __name__ or isinstance(module, nn.Sequential)
-    if is_own or "forward" in module.__dict__ or sum(type(one) in PRODUCTS for one in module.children()) < 2:
+    is_kept = isinstance(module, FeedForward | nn.Sequential)
+    if is_kept or "forward" in module.__dict__ or sum(type(one) in PRODUCTS for one in module.children()) < 2:
         return None
     order = Order.of(module)
     if order is None:
@@ -674,14 +674,13 @@ def convert(
                 parent.activation_relu_or_gelu = 0  # else it reads the weights of its layers
     for path, parent in list(model.named_modules(remove_duplicate=False)):
         for name, module in list(parent._modules.items()):
-            whole = f"{path}.{name}" if path else name
-            if module is None or (only is not None and not only(whole, module)):
+            if module is None:  # its products were chosen by ``only``
                 continue
             together = made.get(module) or _as_feed_forward(module)
-            if together is not None and together is not module:
+            if together is not None:
                 made[module] = together
                 setattr(parent, name, together)
-                done[whole] = type(together).__name__
+                done[f"{path}.{name}" if path else name] = type(together).__name__
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             bypassed = [getattr(one, "activation_relu_or_gelu", 0) for one in module.layers]
