@@ -170,12 +170,12 @@ def test_decoded_operands_of_groups_are_loaded_by_threads() -> None:
 @pytest.mark.parametrize("fault", ["nothing is cleared", "no fence", "no barrier", "a row too few"])
 @pytest.mark.parametrize("form", ["cooperative", "ping-pong"])
 def test_faults_of_cleared_rows_are_found(fault: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clear = bulk._zero_after
+    clear = bulk.zero_after
     changed = {
-        "nothing is cleared": ("_zero_after", lambda *given: None),
+        "nothing is cleared": ("zero_after", lambda *given: None),
         "no fence": ("fence_async", lambda: None),
         "no barrier": ("role_barrier", lambda *given, **words: None),
-        "a row too few": ("_zero_after", lambda tile, left, threads: clear(tile, left + 1, threads)),
+        "a row too few": ("zero_after", lambda tile, left, threads: clear(tile, left + 1, threads)),
     }
     monkeypatch.setattr(bulk, *changed[fault])
     stages = 2 + list(changed).index(fault)  # nobody else's schedules
