@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
 from math import gcd, lcm
 from typing import TypeAlias
 
@@ -108,7 +109,10 @@ def proposals(question: Question) -> Iterator[Candidate]:
     if question.form.inner:
         main = question.of_longest_loop
         main = main.transposed() if question.form.inner[0].side else main
-        return _changed(proposals(main), [partial(_with_inner, question)])
+        small = _changed(proposals(main), [partial(_with_inner, question, spills=False)])
+        if (first := next(small)).schedule.width:
+            return chain((first,), small)
+        return _changed(proposals(main), [partial(_with_inner, question, spills=True)])
     found = CHOOSERS[owner(question.arch.name).name](question)
     changes: list[Callable[[Schedule], Schedule | None]] = []
     if question.across:  # each tile reduces its part of the rows or columns
@@ -272,12 +276,13 @@ product), and with 72 multiply-adds 261 (128 x 128 tiles of f32, 16 columns).
 """
 
 
-def _with_inner(question: Question, schedule: Schedule) -> Schedule | None:
+def _with_inner(question: Question, schedule: Schedule, *, spills: bool) -> Schedule | None:
     """A legal schedule with inner products, or None: with fewer stages, if their tiles need the memory.
 
     Args:
         question: the problem.
         schedule: a schedule of the other products, or of the transposed ones if sums are operand B.
+        spills: whether a thread may hold more sums than `MOST_INNER_SUMS`, if no tile is small enough.
     """
     if schedule.swap_ab:
         return None
@@ -305,7 +310,7 @@ def _with_inner(question: Question, schedule: Schedule) -> Schedule | None:
         found, _ = with_fallback(one, *asked)
         sums = 0 if found.atom.asynchronous else ScheduleOnMachine(found, *asked).accumulators
         most = MOST_INNER_SUMS[found.atom.instruction == "fma"]
-        if not reasons(found, *asked) and (sums <= most or not case.target.warps):
+        if not reasons(found, *asked) and (sums <= most or spills or not case.target.warps):
             return one
     return None
 
