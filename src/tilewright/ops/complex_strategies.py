@@ -468,7 +468,8 @@ def strategy_for(
     truncates = how.atom.rounding == "truncate" if isinstance(how, Schedule) else "wgmma" in arch.features
     cuts_off = precision == TF32 and truncates
     k_major = cuts_off or (precision == TF32 and "wgmma" in arch.features)  # as its multiply takes them
-    by_adds = precision == EXACT and infos["a"].dtype == dtypes.f32 and not isinstance(how, Schedule)
+    is_f32 = precision == EXACT and infos["a"].dtype == dtypes.f32
+    by_adds = is_f32 and "cp_async" in arch.features and not isinstance(how, Schedule)
     is_shallow = by_adds or _is_shallow(how, infos["a"].dtype, method, arch)
     major = "k" if k_major else "mn" if is_shallow else ""
     strided = list[str]()  # operands that bulk copies cannot carry, or threads not in 16 bytes
