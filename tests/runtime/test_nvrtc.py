@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+import tilewright as tw
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.runtime import nvrtc
 
@@ -71,7 +73,50 @@ def test_the_toolchain_names_version_options_and_what_is_kept() -> None:
     major, minor = nvrtc.version()
     options = "--std=c++17 --fmad=false --ptxas-options=-v --no-cache"
     kept = "C7508 C7510 C7511 C7517 registers stack_bytes spill_store_bytes spill_load_bytes"
-    assert nvrtc.toolchain_id() == f"nvrtc {major}.{minor} {options} {kept}"
+    assert nvrtc.toolchain_id().startswith(f"nvrtc {major}.{minor} {options} {kept}")
+
+
+def test_texts_that_old_versions_translate_wrongly_get_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of f64 by tensor cores; `DOUBLE` has none."""
+    asked = list[list[str]]()
+    compile_program = nvrtc._nvrtc().nvrtcCompileProgram
+
+    class Recording:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def nvrtcCompileProgram(self, program: Any, count: int, options: list[bytes]) -> Any:  # noqa: N802
+            asked.append([option.decode() for option in options])
+            return compile_program(program, count, options)
+
+    real = nvrtc._nvrtc()
+    monkeypatch.setattr(nvrtc, "_nvrtc", Recording)
+    schedule = tw.Schedule(tw.atoms.MMA_F64_M16K4, (32, 32, 16), warps=(2, 2))
+    product = gemm(schedule)
+    assert "mma" in product
+    for version, helped in (((13, 0), True), ((13, 1), False)):
+        monkeypatch.setattr(nvrtc, "version", lambda version=version: version)
+        assert ("f64.f64.f64.f64: --ptxas-options=-O2" in nvrtc.toolchain_id()) is helped
+        for text, is_product in ((product, True), (DOUBLE, False)):
+            nvrtc.compile_text(text, "sm_90a")
+            assert ("--ptxas-options=-O2" in asked.pop()) is (helped and is_product)
+
+
+def gemm(schedule: tw.Schedule) -> str:
+    """The text of a product of f64."""
+
+    @tw.kernel(A="M K", B="K N", C="M N")
+    def product(A: Any, B: Any, C: Any) -> None:
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            C[m, n] = acc
+
+    arrays = [tw.like("f64", *shape) for shape in ((64, 48), (48, 80), (64, 80))]
+    return (
+        product.bind(schedule=schedule).as_text(*arrays, target="cuda", arch="sm_90a", name="product").source
+    )
 
 
 def test_multiplications_that_wait_are_told_and_not_refused() -> None:

@@ -25,6 +25,14 @@ We switch off NVRTC's own cache: its results come without the assembler's warnin
 FATAL = ("C7508", "C7510", "C7511", "C7517")
 """Assembler warnings of wrong or slow code: an ignored setmaxnreg, or wgmma that wait for each other."""
 
+WRONG_CODE = {"f64.f64.f64.f64": ((13, 1), "--ptxas-options=-O2")}
+"""Texts that old versions translate wrongly: words in them, the first right version, an option that helps.
+
+Between two turns of a loop, the assembler of NVRTC 13.0 leaves out the wait for the last ``mma.m16n8k4`` of
+f64.  The next one adds to an unfinished sum, whose registers may already hold addresses.  Results were wrong
+on an H200, and the waits are missing in the machine code.  At level 2 of the optimiser they are there.
+"""
+
 SERIALIZED = "wgmma.mma_async instructions are serialized"
 """Assembler warning (C7514, C7515, C7520 of NVRTC 13.0) of wgmma that wait for each other.
 
@@ -87,7 +95,8 @@ def version() -> tuple[int, int]:
 def toolchain_id() -> str:
     """Return everything that an artifact depends on besides text and architecture, for the cache key."""
     major, minor = version()
-    return f"nvrtc {major}.{minor} {' '.join((*FLAGS, *FATAL, *RESOURCES))}"
+    helped = (f"{words}: {option}" for words, (right, option) in WRONG_CODE.items() if version() < right)
+    return f"nvrtc {major}.{minor} {' '.join((*FLAGS, *FATAL, *RESOURCES, *helped))}"
 
 
 LINES = "-lineinfo"
@@ -107,11 +116,15 @@ def compile_text(text: str, arch: str, name: str = "kernel", *, lines: bool = Fa
         CompileError: the compiler refused the text, or gave a warning in `FATAL`.
         ToolchainError: NVRTC is not installed.
     """
-    version()
-    nvrtc = _nvrtc()
+    installed, nvrtc = version(), _nvrtc()
     program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
     options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
     options += [LINES.encode()] if lines else []
+    options += [
+        option.encode()
+        for words, (right, option) in WRONG_CODE.items()
+        if words in text and installed < right
+    ]
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program, "ProgramLog")
