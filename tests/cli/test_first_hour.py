@@ -68,7 +68,7 @@ def test_help_has_a_short_name(verb: list[str]) -> None:
         ("inspct", "inspect"),
         ("draw layot 4:1", "layout"),
         ("gemm 8 8 8 --dtpye f16", "--dtype"),
-        ("inspect k.py:scal", "nearest: scale"),
+        ("inspect k.py:scal", "did you mean 'scale'"),
     ],
 )
 def test_a_misspelt_word_is_told_what_was_meant(words: str, meant: str, folder: Path) -> None:

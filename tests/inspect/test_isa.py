@@ -123,7 +123,7 @@ def test_listings_that_say_too_little_are_refused() -> None:
         read_isa("# PTX")
     with pytest.raises(LaunchError, match=r"unknown architecture 'gfx803'.*gfx942"):
         read_isa(NESTED.replace("gfx942", "gfx803"))
-    with pytest.raises(LaunchError, match=r"no kernel 'nestd', but.*nearest"):
+    with pytest.raises(LaunchError, match=r"no kernel 'nestd', but.*did you mean"):
         read_isa(NESTED, "nestd")
     with pytest.raises(ToolchainError, match="no metadata of one kernel"):
         read_isa(NESTED.replace(".vgpr_count", ".other"))

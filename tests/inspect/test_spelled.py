@@ -20,7 +20,7 @@ from tilewright.views.view import View
         ("", "means nothing"),
         ("(4,4):(1,2):3", "means nothing"),
         ("(4,True)", "means nothing"),
-        ("(4,4) | swizzle(1,1,1)", "nearest: Swizzle"),
+        ("(4,4) | swizzle(1,1,1)", "did you mean 'Swizzle'"),
         ("(4,4) | Swizzle(1,1)", r"takes \(bits, base, shift\)"),
         ("(4,4) | Swizzle", "means nothing"),
         ("(4,4) | Swizzle(3,3,3)", "nearest: 64"),
@@ -36,8 +36,8 @@ def test_layouts_that_mean_nothing(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "operand", "message"),
     [
-        ("mma.m16n8k64", "A", r"nearest: mma\.m16n8k16"),
-        ("ldmatrix.x3", "A", r"nearest: ldmatrix.x\d"),
+        ("mma.m16n8k64", "A", r"did you mean 'mma\.m16n8k16"),
+        ("ldmatrix.x3", "A", r"did you mean 'ldmatrix.x\d"),
         ("wgmma.m64n12k16", "A", "nearest legal choice: 16"),
         ("mma.m16n8k16", "D", "choose one of A, B, C"),
         ("wgmma.m64n32k16", "B", "nearest: A or C"),

@@ -140,7 +140,7 @@ def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
     part = tw.like("f64", 256, 256, strides=(512, 2), align=8)
     how = Schedule(tw.atoms.MMA_F64_M16K4, (128, 64, 8), (4, 2), 4, "fragments", group_m=8)
     fixed = {"precision": "exact", "terms": frozenset(), "conjugates": (False, True, False)}
-    bound = four_products(0, tw.f64, (True, True)).bind(**fixed, schedule=how)
+    bound = four_products(0, tw.f64, ("m k", "k n")).bind(**fixed, schedule=how)
     made = bound.compile(*[both] * 4, *[part] * 4, 1.0, 0.0, 1.0, 0.0, target="cuda", arch="sm_90a")
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
     copies = [line for line in made.source.splitlines() if "in the background" in line]

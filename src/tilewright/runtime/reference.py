@@ -338,8 +338,9 @@ class PreparedReference:
             resident=resident or RESIDENT,
         )
         flow = self.executable.flow
-        sizes = {one.name: self.binding.sizes[one.name] for one in self.parameters if one.kind == "index"}
-        found = None if flow is None else StepDependence.of(flow, given, {**sizes, **numbers})
+        named = zip(self.parameters, arguments, strict=True)
+        integers = {one.name: int(value) for one, value in named if one.kind == "index"}
+        found = None if flow is None else StepDependence.of(flow, given, {**integers, **numbers})
         if found is None:
             return report
         name, (whole, cut), (one, other) = found.store.operand.name, found.lengths, found.values
