@@ -255,12 +255,15 @@ def streams(rank: int, size: int) -> None:
     both = [torch.cuda.Stream() for _ in range(2)]
     a, b = sets(1024, 512, dtype=torch.bfloat16, seed=rank), sets(512, 256, dtype=torch.bfloat16)[0]
     torch.cuda.synchronize()
-    found = []
-    for turn in range(24):
-        with torch.cuda.stream(both[turn % 3 % 2]):
-            found.append(td.all_gather_matmul(a[turn % DATA], b, sizes=[1024] * size))
-    torch.cuda.synchronize()
-    assert all(torch.equal(one, found[turn % DATA]) for turn, one in enumerate(found))
+    for call in (partial(td.all_gather_matmul, sizes=[1024] * size), td.matmul_reduce_scatter):
+        expected = [call(one, b) for one in a]
+        torch.cuda.synchronize()
+        found = []
+        for turn in range(24):
+            with torch.cuda.stream(both[turn % 3 % 2]):
+                found.append(call(a[turn % DATA], b))
+        torch.cuda.synchronize()
+        assert all(torch.equal(one, expected[turn % DATA]) for turn, one in enumerate(found))
 
 
 def captured(rank: int, size: int) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tilewright as tw
-from tilewright.distributed import exchange
+from tilewright.distributed import exchange, products
 from tilewright.distributed.peers import Ending, _adding, gathering, scattering
 
 SHAPE = (24, 8, 5)
@@ -156,3 +158,19 @@ def test_a_missing_wait_is_found(
     report = Ranks(2, 5, released_first=wrong is None).run()
     assert report.findings
     assert not any("deadlock" in str(one) for one in report.findings)
+
+
+def test_the_counter_of_an_empty_shard_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it could be set after the call has cleared it, and a later call would not wait for its rows."""
+    whole, b, awaited = torch.ones(1, 3), torch.ones(3, 2), list[int]()
+
+    def arrivals() -> Iterator[int]:
+        awaited.append(1)
+        yield 1
+
+    monkeypatch.setattr(products, "multiply_arriving", lambda *_: None)
+    rows: Any = SimpleNamespace(whole=whole, sizes=[1, 0], arrivals=arrivals)
+    ranks: Any = SimpleNamespace(rank=0, size=2)
+    [y] = products._products_of_arriving_rows(products.How("gathered", ranks), rows, [b], [{}])
+    assert awaited == [1]
+    assert y.tolist() == [[3.0, 3.0]]

@@ -347,3 +347,61 @@ def test_states_of_another_size() -> None:
     held = tt.QuantizedLinear(8, 4, weights="i4", group=4, device="meta")
     held.load_state_dict(plain.state_dict(), assign=True)
     assert torch.equal(held.codes, tt.QuantizedLinear.of(plain, "i4", group=4).codes)
+
+
+class Mlp(nn.Module):
+    """An MLP whose forward calls another method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.act = nn.Linear(4, 8), nn.Linear(8, 4), nn.GELU()
+
+    def layers(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.act(self.up(x)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def test_layers_that_are_replaced_or_observed_later_are_called() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    model = nn.Sequential(Mlp())
+    assert tt.convert(model)["0"] == "FeedForward"
+    feed: Any = model[0]
+    seen = list[Any]()
+    handle = feed.up.register_forward_hook(lambda *args: seen.append(args))
+    torch.testing.assert_close(model(x), feed.down(functional.gelu(feed.up(x))))
+    assert len(seen) == 2
+    handle.remove()
+    for other, function in (
+        (nn.ReLU(), torch.relu),
+        (nn.GELU(approximate="tanh"), lambda y: functional.gelu(y, approximate="tanh")),
+        (nn.ELU(), functional.elu),
+    ):
+        feed.act = other
+        torch.testing.assert_close(model(x), feed.down(function(feed.up(x))))
+
+
+def test_a_module_that_computes_something_else_in_training_stays() -> None:
+    class Doubled(Mlp):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layers(x)
+            return y * 2 if self.training else y
+
+    for mode in (True, False):
+        model = nn.Sequential(Doubled()).train(mode)
+        assert "0" not in tt.convert(model)
+        assert model[0].training is mode
+
+
+def test_an_mlp_of_a_vector() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Mlp()).double(), torch.randn(4, dtype=torch.float64)
+    found = []
+    for _ in range(2):
+        y = model(x)
+        found.append([y, *torch.autograd.grad(y.sum(), [*model.parameters()])])
+        tt.convert(model)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

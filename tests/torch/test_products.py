@@ -181,6 +181,31 @@ def test_dropout(activation: str | None) -> None:
             tt.matmul(given, w.mT, dropout=1.5)
     with pytest.raises(LaunchError, match=r"complex tensors has no .*dropout"):
         tt.matmul(x.to(c128), w.mT.to(c128), dropout=0.5)
+    with pytest.raises(DTypeError, match=r"dropout of torch.int32; nearest legal choice"):
+        tt.matmul(x.int(), w.mT.int(), dropout=0.5)
+    for shape in ((6, 2, 7, 5), (3, 5)):
+        with pytest.raises(LaunchError, match=r"residual has shape .* does not broadcast"):
+            tt.matmul(x, w.mT, dropout=0.5, residual=drawn(*shape))
+    assert tt.matmul(x, w.mT[:, :0], dropout=0.5).shape == (2, 7, 0)
+
+
+def test_gates_without_columns() -> None:
+    a, b, factor = drawn(3, 2).requires_grad_(), drawn(2, 0), drawn(3, 0).requires_grad_()
+    made = torch.autograd.grad(tt.matmul(a, b, activation="silu", multiply=factor).sum(), (a, factor))
+    assert torch.equal(made[0], torch.zeros_like(a))
+    assert made[1].shape == (3, 0)
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_gradients_of_wide_biases_are_not_rounded_to_the_results_dtype(is_scaled: bool) -> None:
+    """70,000 rows of ones: no f16 holds their sum."""
+    a, bias = torch.ones(70000, 2, dtype=torch.float16), torch.zeros(2, requires_grad=True)
+    if is_scaled:
+        y = tt.scaled_mm(a, torch.ones(2, 2, dtype=torch.int8), bias=bias, out_dtype=torch.float16)
+    else:
+        y = tt.matmul(a, torch.ones(2, 2, dtype=torch.float16), bias=bias)
+    assert y.dtype == torch.float16
+    assert torch.autograd.grad(y, bias, torch.ones_like(y))[0].tolist() == [70000.0, 70000.0]
 
 
 EQUATIONS = [

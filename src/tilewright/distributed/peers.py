@@ -294,6 +294,9 @@ class PeerMemory:
         for index in range(self.size * pieces):
             self.counts[index] += 1
         with self._used(call, stream) as turn:
+            # Calls before this one, on whatever stream: their counts of parts, and arrivals in the slot.
+            for before in filter(None, self._events):
+                stream.wait_event(before)
             yield LeavingParts(self, turn, local, pieces, stream)
 
     @contextmanager

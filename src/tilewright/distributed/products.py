@@ -349,10 +349,11 @@ def _products_of_arriving_rows(
     """Products that begin with the own rows.
 
     A kernel waits for each shard before it loads it.  If the shards have other extents than those of
-    `torch.chunk`, or the kernel does not serve the dtype, each shard has its own product.
+    `torch.chunk`, or the kernel does not serve the dtype, each shard has its own product.  So it is if a
+    shard is empty: the kernel would not wait for its counter, which could be set after this call cleared it.
     """
     whole = rows.whole
-    is_even = tuple(rows.sizes) == chunks(len(whole), len(rows.sizes))
+    is_even = tuple(rows.sizes) == chunks(len(whole), len(rows.sizes)) and 0 not in rows.sizes
     if how.words or not is_even or not all(is_served(whole, b) for b in bs):
         return _products_in_ring_order(how, whole.split(rows.sizes), rows.arrivals(), bs, given)
     outs = list[torch.Tensor]()

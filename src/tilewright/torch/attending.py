@@ -444,7 +444,7 @@ def attend(
     """Return attention as models of `transformers` call it: (B, M, H, E), and no weights.
 
     A mask is True for the keys that a query sees, or numbers that are added to the scores.  Without a mask,
-    several queries of a causal model are the first ones of as many keys, and a single query sees all keys.
+    query i of several sees the keys 0 to i in a causal model, and a single query sees all keys.
     """
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     words: dict[str, Any] = {"dropout": dropout, "scale": scaling, "soft_cap": softcap, "sinks": s_aux}

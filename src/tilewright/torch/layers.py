@@ -14,7 +14,14 @@ from tilewright.ops import grouped as of_groups
 from tilewright.ops import reduced_matmul as of_reduced
 from tilewright.ops import scaled as of_scaled
 from tilewright.runtime.packed_arrays import packed as packed_array
-from tilewright.torch.products import MATMUL_AND_SUMS, column_sums, gradient_of_a, gradient_of_b, matmul
+from tilewright.torch.products import (
+    MATMUL_AND_SUMS,
+    bias_gradient,
+    column_sums,
+    gradient_of_a,
+    gradient_of_b,
+    matmul,
+)
 from tilewright.torch.registry import NARROWED, Operation, direct, recorded, wants_gradient
 from tilewright.torch.terms import (
     FROM_SUMS,
@@ -185,6 +192,8 @@ def two_layers(
         [[1.0, 0.0]]
     """
     if wants_gradient((a, b, c, bias_b, bias_c)):
+        if a.dim() == 1:
+            return two_layers(a[None], b, c, bias_b, bias_c, activation, precision)[0]
         made: torch.Tensor = TWO_LAYERS(a, b, c, bias_b, bias_c, activation, precision)[0]
         return made
     hidden = matmul(a, b, bias=bias_b, activation=activation, precision=precision)
@@ -568,7 +577,7 @@ class ScaledGradient(torch.autograd.Function):
                 d_a = gradient_of_a(rows.to(kind), like, held, alpha=factor)
             d_a = d_a.reshape(shape)
         if needs[5]:
-            d_bias = column_sums(dy).to(ctx.of_bias)
+            d_bias = bias_gradient(dy, ctx.of_bias)
         return d_a, None, None, None, None, d_bias, None, None, None, None
 
 

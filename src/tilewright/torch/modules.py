@@ -17,7 +17,7 @@ from tilewright.packing import NF4
 from tilewright.torch.attending import attend, attention
 from tilewright.torch.layers import gated_matmul, scaled_mm, two_layers
 from tilewright.torch.products import linear, matmul
-from tilewright.torch.terms import activation_of, numbers_of_codes
+from tilewright.torch.terms import ACTIVATION_MODULES, activation_of, numbers_of_codes
 
 # ---------------------------------------------------------------- layers with gradients
 
@@ -417,7 +417,19 @@ class Order(NamedTuple):
 
     @staticmethod
     def of(module: nn.Module) -> Order | None:
-        """The order of a module's layers, from its graph; None if it computes anything else."""
+        """The order of a module's layers, the same in training and not; None if it computes anything else."""
+        mode, orders = module.training, set[Order | None]()
+        try:
+            for one in (True, False):
+                module.training = one
+                orders.add(Order._traced(module))
+        finally:
+            module.training = mode
+        return orders.pop() if len(orders) == 1 else None
+
+    @staticmethod
+    def _traced(module: nn.Module) -> Order | None:
+        """The order in the module's graph; None if it computes anything else."""
         try:
             graph = WholeLayers().trace(module)
         except Exception:  # noqa: BLE001
@@ -492,28 +504,34 @@ class FeedForward(nn.Module):
 
     order: Order
     function: str
-    whole: type[nn.Module]
+    kind: type[nn.Module]
 
     def is_plain(self) -> bool:
         """Whether nothing observes the layers, and all are such as `convert` made."""
         order, layers = self.order, self._modules
         products = [layers[name] for name in (order.first, order.up, order.second) if name is not None]
-        known = all(
+        activation: Any = layers[order.activation]
+        known = type(activation) is self.kind and "forward" not in activation.__dict__
+        known = known and (self.kind not in ACTIVATION_MODULES or activation_of(activation) == self.function)
+        known = known and all(
             type(one) in PRODUCTS
             and getattr(one, "activation", None) is None
             and "forward" not in one.__dict__
             for one in products
         )
-        observed = (getattr(one, name) for one in (*products, layers[order.activation]) for name in OBSERVERS)
+        observed = (getattr(one, name) for one in (*products, activation) for name in OBSERVERS)
         return known and not any(observed) and not torch.nn.modules.module._has_any_global_hook()
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the layers of a tensor (..., K)."""
-        if not self.is_plain():
-            made: torch.Tensor = self.whole.forward(self, *args, **kwargs)
-            return made
         [x], order, function = (*args, *kwargs.values()), self.order, self.function
         layers: dict[str | None, Any] = {None: None, **self._modules}
+        if not self.is_plain():
+            y = layers[order.activation](layers[order.first](x))
+            y = y if order.up is None else y * layers[order.up](x)
+            for name in (order.second, *order.after):
+                y = layers[name](y)
+            return y
         first, up, second = layers[order.first], layers[order.up], layers[order.second]
         held = [one for one in (first, up, second) if one is not None]
         shared = {getattr(one, "precision", "exact") for one in held}
@@ -542,8 +560,9 @@ def _as_feed_forward(module: nn.Module) -> FeedForward | None:
     order = Order.of(module)
     if order is None:
         return None
-    function = activation_of(module.get_submodule(order.activation))
-    words = {"order": order, "function": function, "whole": type(module)}
+    activation = module.get_submodule(order.activation)
+    function = activation_of(activation)
+    words = {"order": order, "function": function, "kind": type(activation)}
     made = _with_class(module, FeedForward, **words)
     assert isinstance(made, FeedForward)
     return made if function is not None and made.is_plain() else None
@@ -604,7 +623,7 @@ def convert(
     """Replace the layers of a model by those of the library, in place.
 
     Modules that are two products around an activation, or a gate, become a `FeedForward`, of fewer kernels.
-    Every `torch.nn.Linear`, but of no subclass, becomes a `Linear` with the same parameters, or with
+    Every `torch.nn.Linear` itself, not a subclass, becomes a `Linear` with the same parameters, or with
     ``weights`` a `QuantizedLinear`.  `torch.nn.TransformerEncoderLayer` then calls its layers in inference
     too, where it would multiply by their weights itself, and `torch.nn.TransformerEncoder` passes padded
     tensors to them instead of nested ones.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tilewright.dtypes import DType, f32, f64, u32, u64
-from tilewright.errors import LaunchError
+from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import tiles
 from tilewright.lang.functions import derivative as slope
@@ -78,9 +78,27 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
         >>> column_sums(torch.ones(3, 2)).tolist()
         [3.0, 3.0]
     """
-    flat = rows if rows.dim() == 2 else rows.flatten(0, -2) if rows.dim() > 2 else rows[None]
-    made: torch.Tensor = COLUMN_SUMS(flat)
+    made: torch.Tensor = COLUMN_SUMS(_as_matrix(rows))
     return made
+
+
+def _as_matrix(x: torch.Tensor) -> torch.Tensor:
+    """The rows of a tensor (..., N), which may have no elements."""
+    return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
+
+
+def bias_gradient(dz: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Return the gradient of a bias of a dtype: sums of columns, rounded once, to that dtype.
+
+    Args:
+        dz: the gradient of what the bias was added to.
+        kind: the dtype.
+
+    Example:
+        >>> bias_gradient(torch.ones(70000, 1, dtype=torch.float16), torch.float32).tolist()
+        [70000.0]
+    """
+    return column_sums(dz.to(kind) if kind.itemsize > dz.dtype.itemsize else dz).to(kind)
 
 
 @kernel(D="M N", S="M N", Y="M N", of_S="M N", of_Y="M N")
@@ -94,9 +112,7 @@ def _gates(D: Any, S: Any, Y: Any, of_S: Any, of_Y: Any, *, activation: str, num
 def _run_gates(dy: Any, sums: Any, multiply: Any, activation: str) -> Any:
     made = torch.empty_like(sums), torch.empty_like(multiply)
     number = f64 if torch.float64 in (dy.dtype, multiply.dtype) else f32
-    flat = (one.reshape(-1, one.shape[-1]) for one in (dy, sums, multiply))
-    results = (one.view(-1, one.shape[-1]) for one in made)
-    _gates.bind(activation=activation, number=number)(*flat, *results)
+    _gates.bind(activation=activation, number=number)(*map(_as_matrix, (dy, sums, multiply, *made)))
     return made
 
 
@@ -125,9 +141,9 @@ def _dropping(number: DType) -> Bound:
 
 def _run_dropout(x: torch.Tensor, probability: float, seed: int, offset: int) -> torch.Tensor:
     made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    given, wanted = x.reshape(-1, x.shape[-1]), dropout_of("dropout", probability, seed, offset)
+    wanted = dropout_of("dropout", probability, seed, offset)
     run = _dropping(f64 if x.dtype == torch.float64 else f32)
-    run(given, made.view(-1, x.shape[-1]), *wanted.numbers)
+    run(_as_matrix(x), _as_matrix(made), *wanted.numbers)
     return made
 
 
@@ -297,8 +313,7 @@ class MatmulGradient(torch.autograd.Function):
         if c is not None:
             d_c = (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1])
         if of_bias is not None:
-            d_bias = column_sums(dz)
-            d_bias = d_bias if d_bias.dtype == of_bias else d_bias.to(of_bias)
+            d_bias = bias_gradient(dz, of_bias)
         return None, None, d_a, d_b, d_c, d_bias, d_multiply, d_residual, *(None,) * 5
 
 
@@ -555,6 +570,18 @@ def matmul(
         seed = int(torch.randint(2**63 - 1, (), device=HOST))
     dropout_of("tilewright.torch.matmul", dropout, seed, offset)
     value = MATMUL(a, b, c, bias, multiply, None, *words)
+    if not value.is_floating_point():
+        raise DTypeError(
+            f"tilewright.torch.matmul: dropout of {value.dtype}; nearest legal choice: operands of a float "
+            "dtype"
+        )
+    if residual is not None:
+        pairs = zip(reversed(residual.shape), reversed(value.shape), strict=False)
+        if residual.dim() > value.dim() or any(extent not in (1, whole) for extent, whole in pairs):
+            raise LaunchError(
+                f"residual has shape {tuple(residual.shape)}, which does not broadcast to the shape of "
+                f"a @ b, {tuple(value.shape)}"
+            )
     made = (
         DROPOUT(value, dropout, seed, offset)
         if value.dim()
