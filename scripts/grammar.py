@@ -36,7 +36,7 @@ defined before use.
 
 ```text
 kernel      = "# tilewright ir {VERSION}"
-              "kernel(" name ", threads=" n ", lanes=" n ")"
+              "kernel(" name ", threads=" n ", lanes=" n [", resident=" n] ")"
               (size | tensor | number | workspace)* grid* cluster* tensor_map* guard*
               (distribution | atom | tiled_mma)*            named, because several operations share them
               statement*
@@ -99,10 +99,12 @@ line        = span | view | fold
             | array "[" span ("," span)* "] =" argument            a store
 axis        = span | "1"
 value       = array "[" span ("," span)* "]"                       elements along some spans
-            | function "(" argument ("," argument)* ")"            element by element, from the table below
+            | function "(" argument ("," argument)* ")"            element by element, from the table below,
+                                                                   with and_ and or_ for Python's words
             | "rearrange(" argument ")"                            axes in another order, or new ones
             | "sum(" span "," argument "," argument word* ")"               of products along a span
             | "reduce(" ("'sum'" | "'max'" | "'min'") "," argument ", axis=" n ")"
+            | "scan(" argument ", axis=" n [", reverse=True"] ")"  sums up to each element, or from it
             | "cell(" name "," argument ")"                        a value that a fold carries, and its start
             | "folded(" fold "," n ")"                             a cell after the last step
             | "literal(" number ")" | "integer(" int ")"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,25 @@ def reparsed(kernel: Kernel) -> str:
 def test_every_operation_has_a_kernel_here() -> None:
     said = EACH.keys() | asynchronous.EACH.keys()
     assert said == {op.name for op in OPS} - LOWERED | {"copy_async", *BULK_VERBS}
+
+
+def test_values_named_after_words_of_python_read_back() -> None:
+    """Masks are computed by functions of the names ``and`` and ``or``."""
+
+    @tw.kernel(**{"X": "lambda", "Y": "lambda"})
+    def masked(X, Y):
+        for n in tw.tiles(X.shape[0]):
+            x = X[n]
+            Y[n] = tw.where(((x > 0) & (x < 3)) | (x > 7), x, 0)
+
+    x, y = np.arange(-2, 10, dtype=np.float32), np.zeros(12, np.float32)
+    ran = masked(x, y, target="reference")
+    assert y.tolist() == [0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 8, 9]
+    text = reparsed(ran.kernel)
+    assert "and_ = elementwise((less, less_1,), function='and')" in text
+    flow = tw.ir.print_flow(ran.flow)
+    assert "or_(" in flow
+    assert tw.ir.parse_flow(flow) == ran.flow
 
 
 def test_blocks_that_run_at_once_read_back() -> None:

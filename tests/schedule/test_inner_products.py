@@ -227,6 +227,19 @@ def test_schedules_that_are_refused(change: dict[str, Any], says: str) -> None:
         computed("low_rank", replace(SCHEDULES["cooperative"], **change), SHAPE, "reference")
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize(("rank", "width"), [(17, 48), (33, 48), (96, 96)])
+def test_the_loop_along_an_inner_product_has_one_step(rank: int, width: int, target: str) -> None:
+    """A second step would multiply infinite sums by the zeros past the last column, which gives NaN."""
+    given = arrays("low_rank_after", (5, 6, 7, rank), np.float32)
+    given = {one: np.abs(array) for one, array in given.items()}
+    given["A"][1, 2] = np.inf
+    schedule = tw.Schedule(tw.atoms.fma("f32"), (32, 32, 32), (2, 2), width=width)
+    kernel = INNER["low_rank_after"].bind(schedule=schedule if target == "reference" else None)
+    assert kernel(**given, s=0.5, target=target).target == target
+    assert (given["Y"] == np.inf).all()
+
+
 def test_fragments_are_refused_and_more_columns_than_a_tile() -> None:
     parts = replace(FORMS["fragments"], width=32)
     with pytest.raises(tw.ScheduleError, match=r"and not from registers\n.*cp_async"):

@@ -38,7 +38,7 @@ from tilewright.dataflow.nodes import (
     Store,
     Sum,
 )
-from tilewright.dataflow.printer import HEAD, literals_dtype
+from tilewright.dataflow.printer import HEAD, literals_dtype, spelled_function
 from tilewright.dtypes import DType, i64
 from tilewright.errors import ParseError
 from tilewright.functions.table import FUNCTIONS
@@ -47,6 +47,9 @@ from tilewright.symbolic.rebuilding import Guard
 from tilewright.views.reading import TextReader, statements
 
 Record = TypeVar("Record")
+
+
+_BY_TEXT = {spelled_function(name): name for name in FUNCTIONS}
 
 
 @Calls(ParseError)
@@ -221,7 +224,7 @@ class _FlowParser(TextReader):
             return ArrayPart(dtype, axes, *self.place(node), variable=name)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             raise ParseError(f"line {node.lineno}: not a value of a flow: {ast.unparse(node)}")
-        what, args = node.func.id, node.args
+        what, args = _BY_TEXT.get(node.func.id, node.func.id), node.args
         match what:
             case "literal" | "integer":
                 cls = Literal if what == "literal" else Integer

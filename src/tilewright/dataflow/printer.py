@@ -33,8 +33,9 @@ from tilewright.dataflow.nodes import (
     Sum,
     walk,
 )
-from tilewright.dtypes import ALL, DType
+from tilewright.dtypes import DType
 from tilewright.functions.table import TAKE
+from tilewright.ir.builder import WORDS
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import format_cond, format_int
@@ -44,6 +45,11 @@ HEAD = f"# tilewright flow {VERSION}"
 
 CONVERSIONS = ("convert", "saturate", "bitcast")
 """Functions whose result dtype is given by the printed line, not by the argument."""
+
+
+def spelled_function(name: str) -> str:
+    """Return a function as flows spell it: Python has the words ``and`` and ``or``."""
+    return f"{name}_" if name in WORDS else name
 
 
 @layouts
@@ -83,7 +89,7 @@ class _FlowPrinter:
     def __init__(self, flow: Flow, locations: bool) -> None:
         self.flow = flow
         self.locations = locations
-        self.taken = {*ALL, "inf", "nan"}
+        self.taken = {*WORDS}
         self.spans: set[Span] = set()
         self.operands: dict[Operand, str] = {}
         self.folds: dict[int, str] = {}
@@ -260,7 +266,7 @@ class _FlowPrinter:
             case Map():
                 kind = literals_dtype(node.function, node.given, node.dtype)
                 given = ", ".join(self.argument(one, kind) for one in node.given)
-                return f"{node.function}({given})"
+                return f"{spelled_function(node.function)}({given})"
             case Reduce():
                 return (
                     f"reduce({node.combine!r}, {self.argument(node.argument, node.dtype)}, axis={node.axis})"

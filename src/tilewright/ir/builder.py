@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +16,16 @@ from tilewright.ir.types import Value
 OpType = TypeVar("OpType", bound=Op)
 
 
-# Names of coordinates, of the shared parts of a printed kernel, and of its values' keywords.
-_RESERVED = re.compile("|".join((r"[ij]\d+", r"(d|mma|atom)\d+", "inf", "nan", *dtypes.ALL)))
+WORDS = frozenset((*keyword.kwlist, "inf", "nan", *dtypes.ALL))
+"""Words with a meaning of their own in printed kernels and flows, which Python's parser reads."""
+
+# Names of coordinates, and of the shared parts of a printed kernel.
+_RESERVED = re.compile(r"[ij]\d+|(d|mma|atom)\d+")
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a printed kernel would confuse the name with a coordinate, a dtype or a shared part."""
-    return not name.isascii() or _RESERVED.fullmatch(name) is not None
+    """Return whether a printed kernel would confuse the name with a coordinate, a word or a shared part."""
+    return not name.isascii() or name in WORDS or _RESERVED.fullmatch(name) is not None
 
 
 class Names:

@@ -18,6 +18,7 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form, extent_of, integer_in
+from tilewright.schedule.inner import schedule_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.skipping import NeededTiles, Skips
 from tilewright.schedule.work import RowGroups, Segment, ShardOrder, Shards, Work, natural
@@ -38,6 +39,7 @@ class TiledProblem:
         m: rows of the result.
         n: columns.
         depths: elements along K, for each loop.
+        of_steps: elements along K of a step, for each loop; one step has all columns of an inner product.
         tile: extents (m, n, k) of a tile.
         groups: groups of its rows or columns, instead of batches.
         along_k: groups of its steps, and which of the leading dimensions numbers them.
@@ -52,6 +54,7 @@ class TiledProblem:
     m: Index
     n: Index
     depths: tuple[Index, ...]
+    of_steps: tuple[int, ...]
     tile: tuple[Index, Index, int]
     groups: RowGroups | None = None
     along_k: tuple[RowGroups, int] | None = None
@@ -87,6 +90,7 @@ class TiledProblem:
         least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
         batch = tuple(extents[span] for span in leading)
         depths = tuple(extents[span] for span in form.depths)
+        of_steps = tuple(schedule_of(loop, schedule).tile[2] for loop in form.loops)
         skips = Skips.of(form, arguments)
         mirrored = bool(form.mirrored)
         along_k = None
@@ -99,7 +103,7 @@ class TiledProblem:
         if (made := form.flow.departure) is not None:
             order = ShardOrder(2, 1, 1, integer_in(form.flow, arguments, made.first))
         cuts = groups, along_k, least, skips, mirrored, shards, order
-        return TiledProblem(batch, m, n, depths, schedule.tile, *cuts)
+        return TiledProblem(batch, m, n, depths, of_steps, schedule.tile, *cuts)
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -125,7 +129,7 @@ class TiledProblem:
     @property
     def steps_of_loops(self) -> tuple[Index, ...]:
         """Tiles along K of each loop."""
-        return tuple(ceil_div(extent, self.tile[2]) for extent in self.depths)
+        return tuple(map(ceil_div, self.depths, self.of_steps))
 
     def pieces(self, work: Work) -> list[Work]:
         """A tile as one piece for each loop, in their order; a piece counts steps from the loop's first."""
