@@ -210,6 +210,8 @@ def test_check_finds_results_that_depend_on_the_length_of_a_step(
     kinds = {finding.kind.value for finding in running(carried, state).check(x, c).findings}
     assert kinds == (set() if is_right else {"result that depends on the length of a step"})
     assert not by_a_loop.check(x.T.copy(), c.T.copy()).findings
+    for shape in ((6, 0), (0, 29), (6, 1)):  # nothing is stored, or in one step alone
+        assert not running(carried, "sum").check(x[: shape[0], : shape[1]], np.zeros(shape, c.dtype)).findings
 
 
 def test_scans_of_two_dtypes_have_memory_for_each() -> None:

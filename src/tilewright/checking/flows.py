@@ -429,7 +429,8 @@ class _Bounded(Evaluation):
             else:  # those of the steps follow each other
                 steps = self.gathered[id(node.fold.results[node.index - count])]
                 [along] = node.fold.places(node.axes)
-                self.radius[id(node)] = np.concatenate(steps, axis=len(self.batches) + along)
+                axis = len(self.batches) + along
+                self.radius[id(node)] = np.concatenate(steps, axis) if steps else np.zeros(centre.shape)
             return centre
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
