@@ -240,6 +240,30 @@ def test_the_loop_along_an_inner_product_has_one_step(rank: int, width: int, tar
     assert (given["Y"] == np.inf).all()
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_several_operands_follow_from_one_product(target: str) -> None:
+    """Each is written by its own function of the sums."""
+
+    @tw.kernel(X="M K", W="N K", A="R K", B="N R", C="N R", Y="M N")
+    def bent(X, W, A, B, C, Y):
+        for m, n in tw.tiles(Y):
+            acc, low = tw.zeros(), tw.zeros()
+            for k in tw.steps(X.shape[1]):
+                acc += X[m, k] @ W[n, k].T
+                low += X[m, k] @ A[:, k].T
+            x = low.to(X.dtype)
+            Y[m, n] = acc + x @ B[n].T - (low * low).to(X.dtype) @ C[n].T + x @ C[n].T
+
+    rng = np.random.default_rng(3)
+    x, w, a, b, c, y = (
+        rng.integers(-2, 3, shape).astype(np.float32)
+        for shape in ((5, 9), (7, 9), (3, 9), (7, 3), (7, 3), (5, 7))
+    )
+    assert bent(x, w, a, b, c, y, target=target).target == target
+    low = x @ a.T
+    assert (y == x @ w.T + low @ b.T - low**2 @ c.T + low @ c.T).all()
+
+
 def test_fragments_are_refused_and_more_columns_than_a_tile() -> None:
     parts = replace(FORMS["fragments"], width=32)
     with pytest.raises(tw.ScheduleError, match=r"and not from registers\n.*cp_async"):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import ArrayPart, Flow, Sum
+from tilewright.dataflow.nodes import ArrayPart, Flow, Node
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
 from tilewright.lang.fragments import Fragment
@@ -35,8 +35,9 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import sources_of, with_numbers
 from tilewright.schedule.work import SentShards, Shards, Work
 
-Inner: TypeAlias = Mapping[Sum, tuple[Callable[[Fragment], Fragment], Index]]
-"""For each inner product a function from its sums to the operand, and the extent of its columns."""
+Inner: TypeAlias = Mapping[Node, tuple[Callable[[Fragment], Fragment], Index]]
+"""For each operand that follows from an inner product a function from its sums to the operand, and the extent
+of its columns.  Several operands may follow from one product."""
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
@@ -185,7 +186,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     agents = ring.agents()
     scales = {one: with_numbers(form, arguments, one.scale) for one in form.rescales}
     inner = {
-        one.sum: (
+        one.view: (
             lambda sums, view=one.view: with_numbers(form, arguments, view, lambda node: sums),
             extent_of(form, arguments, one.columns),
         )
@@ -321,7 +322,7 @@ def _end_loop(
     plans = zip(agent.accumulation.inner, sums.inner, strict=True)
     ended = [(plan, total) for plan, total in plans if plan.node.sum.span == span]
     for at, (plan, total) in enumerate(ended):
-        operand, columns = inner[plan.node.sum]
+        operand, columns = inner[plan.node.view]
         with made_by("width", plan.node.sum):
             if at == 0:
                 agent.meet(piece)
