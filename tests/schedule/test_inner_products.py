@@ -272,7 +272,27 @@ def test_fragments_are_refused_and_more_columns_than_a_tile() -> None:
         computed("low_rank", SCHEDULES["cp_async"], (64, 64, 64, 33), "reference")
 
 
+def test_more_columns_than_any_tile_has() -> None:
+    says = "low is an operand .*width=16, or a kernel of its own for low, if it has more columns"
+    with pytest.raises(tw.ScheduleError, match=f"(?s){says}"):
+        computed("low_rank", None, (16, 16, 16, 300), "reference")
+
+
 def test_operands_that_no_schedule_computes() -> None:
+    @tw.kernel(X="M K", W="N K", A="R K", B="R K", Y="M N")
+    def of_both_sides(X, W, A, B, Y):
+        for m, n in tw.tiles(Y):
+            acc, low, right = tw.zeros(), tw.zeros(), tw.zeros()
+            for k in tw.steps(X.shape[1]):
+                acc += X[m, k] @ W[n, k].T
+                low += X[m, k] @ A[:, k].T
+                right += B[:, k] @ W[n, k].T
+            Y[m, n] = acc + low.to(X.dtype) @ right.to(X.dtype)
+
+    ones = np.ones((8, 8), np.float32)
+    with pytest.raises(tw.TraceError, match="low is a left .* right a right one.* kernel of its own for right"):
+        of_both_sides(*(ones,) * 4, ones.copy(), target="reference")
+
     @tw.kernel(X="M K", W="N K", A="R K", B="N R", b="R", Y="M N")
     def with_an_array(X, W, A, B, b, Y):
         for m, n in tw.tiles(Y):

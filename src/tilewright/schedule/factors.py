@@ -293,6 +293,13 @@ def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
         for side in (0, 1)
         if any(id(one) in inside for one in walk((product.a, product.b)[side]))
     ]
+    if len({one.side for one in inner}) > 1:
+        left, right = (next(one.sum.variable or "a product" for one in inner if one.side == at) for at in (0, 1))
+        product = next(one.sum for one in inner if one.side)
+        text = f"{left} is a left operand of a product, and {right} a right one; a tile keeps one of the two"
+        raise TraceError(
+            f"{text}; nearest legal choice: a kernel of its own for {right}; or {EXPLICIT}", product.location
+        )
     sides: tuple[list[Factor], list[Factor]] = (rows_m, rows_n)
 
     def placed(product: Sum, side: int) -> tuple[int, bool]:

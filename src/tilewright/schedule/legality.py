@@ -126,7 +126,8 @@ def inner_products(case: ScheduleOnMachine) -> Reasons:
         if schedule.width % unit or not 0 < schedule.width <= most:
             near = min(max(-(-schedule.width // unit) * unit, unit), max(most // unit, 1) * unit)
             text = f"width={schedule.width}; {what}, and its columns are multiples of {unit} up to {most}"
-            yield "width", text, f"width={near}", node
+            other = f", or a kernel of its own for {node.variable or 'it'}, if it has more columns"
+            yield "width", text, f"width={near}{other if not schedule.width else ''}", node
 
 
 def reduced_across(case: ScheduleOnMachine) -> Reasons:
