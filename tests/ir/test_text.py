@@ -55,7 +55,7 @@ def test_every_operation_has_a_kernel_here() -> None:
 def test_values_named_after_words_of_python_read_back() -> None:
     """Masks are computed by functions of the names ``and`` and ``or``."""
 
-    @tw.kernel(**{"X": "lambda", "Y": "lambda"})
+    @tw.kernel(X="lambda", Y="lambda")
     def masked(X, Y):
         for n in tw.tiles(X.shape[0]):
             x = X[n]

@@ -287,14 +287,17 @@ def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
     signs = _signs(flow)
     depths, scaled = _depths(flow, signs)
     inside = inner_sums(flow)
-    inner = [
+    found = (
         _inner(product, side, m, n)
         for product in flow.sums
         for side in (0, 1)
         if any(id(one) in inside for one in walk((product.a, product.b)[side]))
-    ]
+    )
+    inner = [*{(id(one.view), one.side): one for one in found}.values()]  # several products may read one
     if len({one.side for one in inner}) > 1:
-        left, right = (next(one.sum.variable or "a product" for one in inner if one.side == at) for at in (0, 1))
+        left, right = (
+            next(one.sum.variable or "a product" for one in inner if one.side == at) for at in (0, 1)
+        )
         product = next(one.sum for one in inner if one.side)
         text = f"{left} is a left operand of a product, and {right} a right one; a tile keeps one of the two"
         raise TraceError(
