@@ -295,14 +295,11 @@ def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
     )
     inner = [*{(id(one.view), one.side): one for one in found}.values()]  # several products may read one
     if len({one.side for one in inner}) > 1:
-        left, right = (
-            next(one.sum.variable or "a product" for one in inner if one.side == at) for at in (0, 1)
-        )
-        product = next(one.sum for one in inner if one.side)
-        text = f"{left} is a left operand of a product, and {right} a right one; a tile keeps one of the two"
-        raise TraceError(
-            f"{text}; nearest legal choice: a kernel of its own for {right}; or {EXPLICIT}", product.location
-        )
+        first, other = (next(one.sum for one in inner if one.side == at) for at in (0, 1))
+        name = other.variable or "one of them"
+        text = f"{first.variable or 'a sum'} is a left operand of a product, and {name} a right one"
+        near = f"a tile keeps one of the two; nearest legal choice: a kernel of its own for {name}"
+        raise TraceError(f"{text}; {near}; or {EXPLICIT}", other.location)
     sides: tuple[list[Factor], list[Factor]] = (rows_m, rows_n)
 
     def placed(product: Sum, side: int) -> tuple[int, bool]:
