@@ -35,10 +35,10 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import DType
 from tilewright.functions.table import TAKE
-from tilewright.ir.builder import WORDS
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import format_cond, format_int
+from tilewright.views.reading import WORDS
 
 VERSION = 1
 HEAD = f"# tilewright flow {VERSION}"

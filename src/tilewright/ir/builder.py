@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from tilewright import dtypes
 from tilewright.errors import Location
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
+from tilewright.views.reading import WORDS
 
 OpType = TypeVar("OpType", bound=Op)
 
-
-WORDS = frozenset((*keyword.kwlist, "inf", "nan", *dtypes.ALL))
-"""Words with a meaning of their own in printed kernels and flows, which Python's parser reads."""
 
 # Names of coordinates, and of the shared parts of a printed kernel.
 _RESERVED = re.compile(r"[ij]\d+|(d|mma|atom)\d+")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -30,6 +31,9 @@ _BINARY: dict[type, Callable[[Int, Int], Int]] = {
     ast.Mod: expr.mod,
     ast.BitXor: expr.xor,
 }
+
+WORDS = frozenset((*keyword.kwlist, "inf", "nan", *ALL))
+"""Words with a meaning of their own in printed kernels and flows, which Python's parser reads."""
 
 
 def statements(text: str, first: str) -> list[ast.stmt]:
