@@ -228,11 +228,12 @@ def of_integers(A, B, SA, SB, bias, C):
 
 
 def beside_another(A, B, SA, SB, bias, C):
+    tw.require(SA.shape[1] == tw.ceil_div(A.shape[1], 32), "a scale for 32 elements")
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
-            acc += A[m, k].matmul(B[k, n], scales=(SA[m, k], None))
+            acc += A[m, k].matmul(B[k, n], scales=(SA[m, k // 32], None))
         C[m, n] = acc
 
 
@@ -248,7 +249,7 @@ def beside_another(A, B, SA, SB, bias, C):
 def test_what_has_no_scale_is_refused(function: Any, message: str) -> None:
     given = drawn(np.float16, (32, 48, 2), 32)
     given["SA"] = np.ones((32, 2), np.float32)
-    kernel = tw.kernel(**{**DIMS, "SA": "M K"})(function)
+    kernel = tw.kernel(**{**DIMS, "SA": "M G" if function is beside_another else "M K"})(function)
     with pytest.raises(tw.TraceError, match=message):
         kernel(*given.values(), target="reference")
 

@@ -19,7 +19,7 @@ from tilewright.ops.complex_products import four_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
 from tilewright.schedule.estimate import FMA, FmaEstimate
-from tilewright.schedule.load import FMA_REGISTERS, DealtLoad, Load, memory_us
+from tilewright.schedule.load import FMA_REGISTERS, WHOLE_REGISTERS, DealtLoad, Load, memory_us
 from tilewright.schedule.proposals_mma import FORMS, SMALL_PAY, SPLIT_FORMS, FmaForm
 from tilewright.schedule.question import Question, Splitting, coarse
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -218,7 +218,8 @@ def test_all_products_and_operands_are_counted() -> None:
         Load(question((4096, 4096, 4096)), schedule),
     )
     assert of_four.operands == (2, 2)
-    assert of_four.held_registers - of_one.held_registers == of_one.held_registers - FMA_REGISTERS
+    sums = of_one.held_registers - FMA_REGISTERS
+    assert of_four.held_registers - WHOLE_REGISTERS == 2 * sums
     four, one = FMA.waits(of_four), FMA.waits(of_one)
     assert 3 * one[0] < four[0] < 4 * one[0]  # each operand is read once for two products
     assert four[1:] == (pytest.approx(5 / 3 * one[1], rel=0.01), 2 * one[2])
@@ -307,11 +308,11 @@ def test_complex_numbers_are_copied_whole(layouts: str, changes: dict[str, Any])
         for shape, way in zip(((45, 37), (37, 41)), layouts, strict=True)
     )
     wide = [one.view(np.float32).reshape(*one.shape, 2) for one in (a, b)]
-    wide = [x if way == "n" else x.swapaxes(0, 1) for x, way in zip(wide, layouts, strict=True)]
+    together = ("m k" if layouts[0] == "n" else "k m", "k n" if layouts[1] == "n" else "n k")
     a, b = (one if way == "n" else one.T for one, way in zip((a, b), layouts, strict=True))
     out = np.full((45, 41), np.nan, np.complex64)
     words = {"precision": "exact", "terms": frozenset(), "conjugates": (True, False, False)}
-    product = four_products(0, tw.f32, (True, True)).bind(**words, pairs=(tw.f32, tw.f32), schedule=schedule)
+    product = four_products(0, tw.f32, together).bind(**words, pairs=(tw.f32, tw.f32), schedule=schedule)
     given = [wide[0], wide[0], wide[1], wide[1], *[out.view(np.float64)] * 4]
     ran = product(*given, 1.0, 0.0, 1.0, 0.0, target="reference")
     assert (ran.target, ran.schedule) == ("reference", schedule)
@@ -323,7 +324,7 @@ def test_complex_numbers_take_one_copy_and_one_read() -> None:
     """Addresses of the imaginary parts are those of the real parts and 1, so that compilers read both."""
     specs = [TensorSpec(tw.f32, 3, 2, (64, 64, 2), (64, 2, 1), 16, False)] * 4
     results = [TensorSpec(tw.f64, 2, 1, (64, 64), (64, 1), 16, False)] * 4
-    product = four_products(0, tw.f32, (True, True))
+    product = four_products(0, tw.f32, ("m k", "k n"))
     words = {"precision": "exact", "terms": frozenset(), "conjugates": (False,) * 3}
     bound = product.bind(**words, pairs=(tw.f32, tw.f32), schedule=FORMS[5].shared_by(2).schedule)
     made = bound.compile(*specs, *results, 1.0, 0.0, 1.0, 0.0, target="cuda", arch="sm_90a")
