@@ -493,3 +493,23 @@ def test_tiles_that_are_computed_as_a_whole_are_no_larger_than_the_product(
     rows, columns, _ = choose(asked).tile
     assert columns == min(side for side in COLUMNS if side >= n)
     assert not any(m <= side < rows for side in ROWS)
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_tiles_of_few_rows_store_all_of_their_sums(rows: int) -> None:
+    """With more rows than one tile: functions for few rows add up in the fragment, not in the result."""
+
+    @tw.kernel(A="M K", B="K N", C="M N")
+    def gemm(A: Any, B: Any, C: Any) -> None:
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            C[m, n] = acc
+
+    rng = np.random.default_rng(rows)
+    a, b = rng.standard_normal((41, 7), np.float32), rng.standard_normal((35, 7), np.float32).T
+    c = np.full((41, 35), np.nan, np.float32)
+    ran = gemm.bind(schedule=tw.Schedule(tw.atoms.fma("f32"), (rows, 32, 16)))(a, b, c, target="cpu")
+    assert ran.target == "cpu"
+    compare_gemm(a, b, c).raise_if_wrong()
