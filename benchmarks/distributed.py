@@ -219,7 +219,7 @@ class Worker:
 
         def reference(rows: Any) -> tuple[Any, Any]:
             sums = []
-            for owner in range(self.ranks):  # rows of each owner, of which each rank has a part
+            for owner in range(self.ranks):  # each rank has a part of the sums of these rows
                 there = rows + owner * (m // self.ranks)
                 left, right = a[there].double(), b.double()
                 both = torch.stack([left @ right, left.abs() @ right.abs()])

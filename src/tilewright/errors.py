@@ -57,7 +57,7 @@ def nearest_name(name: object, names: Iterable[str], least: float = CLOSE) -> st
 
 
 def close_to(name: object, names: Iterable[str], least: float = CLOSE) -> str:
-    """Return ``"; did you mean ...?"`` with the `nearest_name`; an empty text if there is none.
+    """Return ``"; did you mean ...?"`` with the `nearest_name`, or ``""`` if no name is near.
 
     Example:
         >>> close_to("cdua", ["cpu", "cuda"]), close_to("x", ["cpu", "cuda"])

@@ -166,7 +166,7 @@ class PeerMemory:
         return ""
 
     def _allocated(self, size_bytes: int) -> tuple[DeviceMemory | None, dict[str, str]]:
-        """Memory of zeros, and what peers must know to map it, or why there is none."""
+        """Allocate zeroed memory; return it with what peers need to map it, or the reason of a failure."""
         driver, host = CUDA_DRIVER, {"host": _host()}
         try:
             memory = DeviceMemory(size_bytes, self.index)

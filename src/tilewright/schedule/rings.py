@@ -78,7 +78,7 @@ class OperandSource:
         scales: the scales of its products.
         beside: its side arrays.
         pairs: the array of pairs to which it belongs; None: it is copied by itself.
-        is_inner: whether its rows are columns of an inner product, of which there is one tile.
+        is_inner: whether its rows are the columns of an inner product; one tile holds all of them.
     """
 
     factor: Factor

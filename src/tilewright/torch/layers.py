@@ -126,7 +126,7 @@ def gemm_chain(
 
 
 class LayersGradient(ChainGradient):
-    """The function of `ChainGradient`, which keeps what lies between the products."""
+    """Two products around an activation; `ChainGradient` keeps the sums of the first one for the gradient."""
 
     @staticmethod
     def forward(*args: Any) -> Any:
