@@ -31,6 +31,17 @@ def test_what_is_printed_reads_back(flow: Flow) -> None:
     assert print_flow(found) == text
 
 
+def shifted(A, C):
+    for m in tw.tiles(A.shape[0]):
+        C[m] = A[m] + A[4]
+
+
+def test_one_element_of_an_array_reads_back() -> None:
+    text = print_flow(recorded(shifted, {"A": "M", "C": "M"}))
+    assert "_view[()]" in text
+    assert print_flow(parse_flow(text)) == text
+
+
 def test_a_linear_layer(golden: Callable[[str, str], None]) -> None:
     golden(print_flow(recorded(linear, DIMS)), "flow_linear.txt")
 

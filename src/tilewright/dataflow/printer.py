@@ -314,7 +314,7 @@ class _FlowPrinter:
         return found
 
     def place(self, operand: Operand, at: Sequence[Span]) -> str:
-        return f"{self.operands[operand]}[{', '.join(span.name for span in at)}]"
+        return f"{self.operands[operand]}[{', '.join(span.name for span in at) or '()'}]"
 
     def show(self, value: Any) -> str:
         match value:

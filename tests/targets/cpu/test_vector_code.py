@@ -74,7 +74,7 @@ def loops(text: str) -> dict[range, str]:
             head, end = lines[at + 1], at + 2
             while head.endswith("{") and lines[end].strip() != "}":
                 end += 1
-            body = [re.sub(r"^\s*for \([^)]*\) ", "", head), *lines[at + 2 : end]]
+            body = [re.sub(r"^\s*for \(.*?; \+\+\w+\) ", "", head), *lines[at + 2 : end]]
             found[range(at + 2, end + 1)] = "\n".join(part.strip() for part in body if part.strip() != "{")
     return found
 

@@ -159,6 +159,8 @@ def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tup
         return [(value.buffer, dim) for dim in range(MATRIX)] if value.buffer in operands else []
 
     match op:
+        case Reshape():  # the operations that use the view tell what it connects
+            return [], []
         case Mma():
             a, b, (row, column) = axes(op.a), axes(op.b), axes(op.c)
             return [{row, *a[:1]}, {column, *b[:1]}], [(axis, None) for axis in (*a[1:], *b[1:])]
