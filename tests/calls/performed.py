@@ -391,8 +391,9 @@ def _values(text: str) -> Iterator[str]:
             try:
                 value = _value(node)
                 yield type(value).__name__
-                yield from (shown(value), format_tuple(canonical(value)) if is_sequence(value) else "")
+                yield shown(value)
                 yield str(value)[:80]
+                yield format_tuple(canonical(value)) if is_sequence(value) else ""
             except Exception:  # noqa: BLE001 a name of the kernel, or what has no value or text
                 continue
 

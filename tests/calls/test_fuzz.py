@@ -103,6 +103,33 @@ def test_wrong_calls_end_in_an_answer_or_a_readable_error(part: int, fuzz_seed: 
         assert found is None, told(found, fuzz_seed)
 
 
+FOUND = (
+    Call("tw.gram(tw.Layout)"),
+    Call("tw.row_major(b)"),
+    Call("tw.testing.residues(scale, w, 2.0, tile=32, seed=-1)"),
+    Call(
+        "tw.draw.draw_ranks(tw.testing.ranks([[tw.testing.send(w, w.copy())]]), "
+        "tw.draw.Costs(400.0, 1.0, blocks=10**18))"
+    ),
+    Call("nested & n * 2**40", "in a kernel"),
+    Call("nested ** n", "in a kernel"),
+    Call(
+        "for m in tw.tiles(v):\n    s = tw.zeros((m,), tw.f32)\n    for k in tw.steps(K, state=s, merge=int):\n"
+        "        s.assign(tw.maximum(s, A[m, k].max(axis=1)))\n    v[m] = s",
+        "a dataflow kernel",
+    ),
+    Call(
+        "for m in tw.tiles(K):\n    C[m] = tw.where(tw.positions(A[m], axis=1) < n0, A[4, 8], 0.5)",
+        "a dataflow kernel",
+    ),
+)
+
+
+@pytest.mark.parametrize("call", FOUND, ids=str)
+def test_calls_that_once_ended_badly(call: Call) -> None:
+    assert failure_of(call) is None
+
+
 def told(found: Failure, seed: int) -> str:
     return (
         f"{found.what} at {found.where}\n    {found.call}\n{found.report}\n"

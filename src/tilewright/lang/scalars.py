@@ -220,7 +220,7 @@ class Scalar:
             return NotImplemented
         if not isinstance(other, int) or other < 0:
             raise TraceError(
-                f"{self} ** {other}: an integer has powers of constants that are not negative; nearest legal "
+                f"{shown(self)} ** {shown(other)}: an integer has powers of constants that are not negative; nearest legal "
                 "choice: the power of a fragment",
                 here(),
             )
@@ -228,7 +228,7 @@ class Scalar:
 
     def __rpow__(self, other: object) -> NoReturn:
         raise TraceError(
-            f"{other} ** {self}: the exponent is known only when the kernel runs; nearest legal choice: a "
+            f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs; nearest legal choice: a "
             "constant exponent, or the power of a fragment",
             here(),
         )
@@ -257,7 +257,7 @@ class Scalar:
         if isinstance(other, int) and other >= 0 and not other & (other + 1):
             return self % (other + 1)
         raise TraceError(
-            f"{self} & {other}: integers have the bitwise and of their low bits only; `x & 7` and `x % 8` "
+            f"{shown(self)} & {shown(other)}: integers have the bitwise and of their low bits only; `x & 7` and `x % 8` "
             "give the low 3 bits",
             here(),
         )
@@ -268,7 +268,7 @@ class Scalar:
         if isinstance(other, Collective):
             return NotImplemented
         raise TraceError(
-            f"{self} | {other}: integers have no bitwise or; `x + 8` sets a bit that is not set", here()
+            f"{shown(self)} | {shown(other)}: integers have no bitwise or; `x + 8` sets a bit that is not set", here()
         )
 
     __ror__ = __or__

@@ -103,10 +103,11 @@ def gram(
 
     def first(located: Sequence[Located]) -> Done:
         given = dict(zip(PLAIN, arrays, strict=True))
-        rank = len(getattr(a, "shape", (0, 0)))
+        shape = getattr(a, "shape", None)
+        rank = len(shape) if isinstance(shape, tuple) else 2  # of what is no array: refused by the call
         if rank < 2:
             near = "a matrix, a[:, None] or a[None, :]"
-            raise LaunchError(f"gram: a has shape {tuple(a.shape)}; nearest legal choice: {near}")
+            raise LaunchError(f"gram: a has shape {shape}; nearest legal choice: {near}")
         lead = ascii_lowercase[: rank - 2]
         words = f"{lead}yz,{lead}xz->{lead}yx"
         plan = (wanted, stream, located, lambda call: plan_gram(call, wanted, words, located), (False, True))

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tilewright.argument_checks import is_integer
 from tilewright.calls import launches
 from tilewright.checking.compare import ElementComparison
 from tilewright.errors import LaunchError, shown
@@ -97,6 +98,8 @@ def residues(
         >>> bool((one == other).all()), one.dtype.name, one.shape
         (True, 'uint64', (70, 50))
     """
+    if not is_integer(seed) or seed < 0:
+        raise LaunchError(f"seed={shown(seed)}; nearest legal choice: 0")
     if isinstance(kernel, Bound):
         bound, rest = kernel, named
     elif isinstance(kernel, Kernel):

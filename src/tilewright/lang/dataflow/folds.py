@@ -236,7 +236,16 @@ def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[Cel
             cell = Cell(node.dtype, node.axes, name, start, variable=name, location=loop.location)
             tiles.append(flow.tile(cell))
     first, second = (one[0] if len(one) == 1 else tuple(one) for one in parts)
-    made = loop.merge(first, second)
+    try:
+        made = loop.merge(first, second)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        raise TraceError(
+            f"{text} does not take two states: {error}; nearest legal choice: a function of the states of "
+            "both parts, such as merge=tw.maximum",
+            loop.location,
+        ) from None
     values = [made] if len(loop.state) == 1 and not isinstance(made, tuple | list) else [*made]
     if len(values) != len(loop.state):
         raise TraceError(
