@@ -106,6 +106,7 @@ def test_wrong_calls_end_in_an_answer_or_a_readable_error(part: int, fuzz_seed: 
 FOUND = (
     Call("tw.gram(tw.Layout)"),
     Call("tw.row_major(b)"),
+    Call("tw.reduced_matmul(a, a, ('max', b), -2)"),
     Call("tw.testing.residues(scale, w, 2.0, tile=32, seed=-1)"),
     Call(
         "tw.draw.draw_ranks(tw.testing.ranks([[tw.testing.send(w, w.copy())]]), "
@@ -114,8 +115,8 @@ FOUND = (
     Call("nested & n * 2**40", "in a kernel"),
     Call("nested ** n", "in a kernel"),
     Call(
-        "for m in tw.tiles(v):\n    s = tw.zeros((m,), tw.f32)\n    for k in tw.steps(K, state=s, merge=int):\n"
-        "        s.assign(tw.maximum(s, A[m, k].max(axis=1)))\n    v[m] = s",
+        "for m in tw.tiles(v):\n    s = tw.zeros((m,), tw.f32)\n    for k in tw.steps(K, state=s, merge=int):"
+        "\n        s.assign(tw.maximum(s, A[m, k].max(axis=1)))\n    v[m] = s",
         "a dataflow kernel",
     ),
     Call(

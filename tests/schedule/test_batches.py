@@ -92,6 +92,17 @@ def test_processors_add_in_one_order_whatever_the_number_of_rows(
 
 
 @pytest.mark.parametrize(("target", "arch"), [("cpu", "x86-64-v4"), ("cuda", "sm_90a"), ("cuda", "sm_80")])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_an_empty_result_has_no_parts(dtype: str, target: str, arch: str) -> None:
+    given = tw.like(dtype, 3, 169), tw.like(dtype, 169, 0), tw.like(dtype, 3, 0)
+    asked = plain(0, tw.dtype(dtype)).bind(precision="exact").question(*given, target=target, arch=arch)
+    assert asked is not None
+    for invariant in (False, True):
+        wanted = replace(asked, splitting=Splitting(batch_invariant=invariant))
+        assert next(split_candidates(wanted)).schedule.split_k == 1
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cpu", "x86-64-v4"), ("cuda", "sm_90a"), ("cuda", "sm_80")])
 @pytest.mark.parametrize("split_k", [None, "auto", 2])
 def test_sums_with_scales_of_blocks_have_as_many_parts_for_any_number_of_rows(
     split_k: int | str | None, target: str, arch: str

@@ -220,16 +220,16 @@ class Scalar:
             return NotImplemented
         if not isinstance(other, int) or other < 0:
             raise TraceError(
-                f"{shown(self)} ** {shown(other)}: an integer has powers of constants that are not negative; nearest legal "
-                "choice: the power of a fragment",
+                f"{shown(self)} ** {shown(other)}: an integer has powers of constants that are not negative; "
+                "nearest legal choice: the power of a fragment",
                 here(),
             )
         return wrap(expr.product(*(self.expr,) * other) if other else 1)
 
     def __rpow__(self, other: object) -> NoReturn:
         raise TraceError(
-            f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs; nearest legal choice: a "
-            "constant exponent, or the power of a fragment",
+            f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs; nearest "
+            "legal choice: a constant exponent, or the power of a fragment",
             here(),
         )
 
@@ -257,8 +257,8 @@ class Scalar:
         if isinstance(other, int) and other >= 0 and not other & (other + 1):
             return self % (other + 1)
         raise TraceError(
-            f"{shown(self)} & {shown(other)}: integers have the bitwise and of their low bits only; `x & 7` and `x % 8` "
-            "give the low 3 bits",
+            f"{shown(self)} & {shown(other)}: integers have the bitwise and of their low bits only; `x & 7` "
+            "and `x % 8` give the low 3 bits",
             here(),
         )
 
@@ -268,7 +268,9 @@ class Scalar:
         if isinstance(other, Collective):
             return NotImplemented
         raise TraceError(
-            f"{shown(self)} | {shown(other)}: integers have no bitwise or; `x + 8` sets a bit that is not set", here()
+            f"{shown(self)} | {shown(other)}: integers have no bitwise or; `x + 8` sets a bit that is not "
+            "set",
+            here(),
         )
 
     __ror__ = __or__

@@ -235,7 +235,7 @@ def _names(reduce: Any) -> tuple[str, ...]:
     names = (
         (reduce,) if isinstance(reduce, str) else tuple(reduce) if isinstance(reduce, tuple | list) else ()
     )
-    wrong = [name for name in names if name not in REDUCTIONS]
+    wrong = [name for name in names if not isinstance(name, str) or name not in REDUCTIONS]
     if wrong or not names or len(set(names)) < len(names):
         near = close_to(wrong[0], REDUCTIONS) if wrong and isinstance(wrong[0], str) else ""
         raise LaunchError(

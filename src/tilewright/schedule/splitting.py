@@ -246,7 +246,7 @@ def estimated(load: Load, plain: Candidate) -> float:
     """
     schedule, blocks = load.schedule, load.question.processors
     model = estimate_of(load) if load.question.form.is_single else None  # made for single products
-    if schedule.split_k == 1 and model in (BULK, None):
+    if not load.tiles or (schedule.split_k == 1 and model in (BULK, None)):
         return plain.estimate
     if model is not None:
         return model.time_us(load)

@@ -171,7 +171,8 @@ class _Clockwork:
         self.parked: dict[int, list[int]] = {}
         self.since: dict[int, float] = {}
         self.heap: list[tuple[float, int]] = []
-        self.free = {place.rank: list(range(min(costs.blocks, len(log.places)))) for place in log.places.values()}
+        blocks = range(min(costs.blocks, len(log.places)))
+        self.free = {place.rank: [*blocks] for place in log.places.values()}
         self.steps: dict[tuple[int, int], list[int]] = {}
         for group, place in log.places.items():
             self.steps.setdefault((place.stream, place.step), []).append(group)
