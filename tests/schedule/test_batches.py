@@ -92,13 +92,14 @@ def test_processors_add_in_one_order_whatever_the_number_of_rows(
 
 
 @pytest.mark.parametrize(("target", "arch"), [("cpu", "x86-64-v4"), ("cuda", "sm_90a"), ("cuda", "sm_80")])
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i8"])
 def test_an_empty_result_has_no_parts(dtype: str, target: str, arch: str) -> None:
-    given = tw.like(dtype, 3, 169), tw.like(dtype, 169, 0), tw.like(dtype, 3, 0)
-    asked = plain(0, tw.dtype(dtype)).bind(precision="exact").question(*given, target=target, arch=arch)
+    out = tw.like("i32" if dtype == "i8" else dtype, 3, 5, 0)
+    given = tw.like(dtype, 3, 5, 169), tw.like(dtype, 3, 169, 0), out
+    asked = plain(1, tw.dtype(dtype)).bind(precision="exact").question(*given, target=target, arch=arch)
     assert asked is not None
-    for invariant in (False, True):
-        wanted = replace(asked, splitting=Splitting(batch_invariant=invariant))
+    for processors in (1, 2, 132):
+        wanted = replace(asked, processors=processors, splitting=Splitting(batch_invariant=True))
         assert next(split_candidates(wanted)).schedule.split_k == 1
 
 

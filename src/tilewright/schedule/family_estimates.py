@@ -46,7 +46,7 @@ class FormEstimate(Estimate):
         m, n, k = question.shape
         tiles = -(-m // (rows * across)) * across * -(-n // (columns * beside)) * beside
         tiles = load.tiles if question.form.mirrored else tiles * question.items
-        processors = question.processors // (across * beside) * across * beside
+        processors = max(question.processors // (across * beside), 1) * across * beside
         rounds = max(-(-tiles // processors), 1)
         steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth)) * self.depth
         asked = rows / beside * self.row_us[0] + columns / across * self.row_us[1]
