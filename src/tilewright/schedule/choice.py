@@ -16,6 +16,7 @@ from math import gcd, lcm
 from typing import TypeAlias
 
 from tilewright.errors import LaunchError, Violation
+from tilewright.schedule.form import added_arrivals
 from tilewright.schedule.inner import inner_unit
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, resident_blocks
@@ -248,6 +249,9 @@ def _in_shards(question: Question, schedule: Schedule) -> Schedule | None:
     band = made.group_m or made.group_n
     if form.flow.departure is not None:  # threads store whole tiles
         made = replace(made, epilogue="direct", split_k=1, reduction="workspace", across=False)
+    if added_arrivals(form):  # the warps that multiply wait
+        kept = made.epilogue_class.without_helpers or made.epilogue
+        made = replace(made, epilogue=kept, split_k=1, reduction="workspace", across=False)
     if form.flow.round == m:
         return replace(made, group_m=band, group_n=0)
     return replace(made, group_m=0, group_n=band) if form.flow.round == n else made

@@ -233,6 +233,8 @@ def _run(
     agent = loops[0]
     store, multiplies = form.stores[0], agent.accumulation is not None
     stores = multiplies and reduction.stores_at_once
+    shards = () if partition.problem is None else partition.problem.shards
+    added = [one for one in shards if one.in_ending]
     with made_by("roles"), agent.role() as group:
         for one in agent.accumulation.inner if multiplies else ():
             with made_by("width", one.node.sum):
@@ -240,8 +242,8 @@ def _run(
         for work in each_made_by("blocks", partition.items(agent.each, group), store):
             with made_by("atom"):
                 sums = agent.begin(work)
-            if agent.loads and partition.problem is not None:
-                _await_shards(agent, partition.problem.shards, work)
+            if agent.loads:
+                _await_shards(agent, [one for one in shards if not one.in_ending], work)
             with made_by("tile"):
                 values = epilogue.slices(work) if stores else ()
 
@@ -249,7 +251,7 @@ def _run(
                     agent.issued(work)
                     # Before lanes meet for sums of rows, loads would let ptxas serialize wgmma.
                     prefetches = reduction.prefetches and epilogue.schedule.prefetch and not form.row_sums
-                    if values and prefetches:
+                    if values and prefetches and not added:
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 
@@ -267,6 +269,9 @@ def _run(
             if multiplies:
                 with made_by("promote"):
                     totals = loops[-1].accumulation.end(sums, last.steps)
+                for one in added:
+                    with made_by("epilogue", one.made):
+                        one.wait(work, 1 + work.group if epilogue.schedule.roles != "none" else None)
                 reduction.end_tile(work, totals, values, epilogue, store)
                 if sent is not None:
                     with made_by("epilogue", sent.made):

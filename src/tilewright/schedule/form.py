@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import gcd, prod
@@ -13,6 +13,7 @@ from tilewright.dataflow.nodes import (
     BATCH,
     TILE,
     ArrayPart,
+    Arrival,
     Flow,
     Integer,
     Map,
@@ -283,17 +284,21 @@ def form_of(flow: Flow) -> Form:
                 one.location,
             )
     factors = {id(one.part) for one in (*plan.rows_m, *plan.rows_n)}
+    added = {id(node) for store in flow.stores for node in above_sums(store.value)}
     for one in flow.arrivals:
-        name, parts = one.operand.name, [part for part in flow.walk() if isinstance(part, ArrayPart)]
-        for part in (part for part in parts if part.operand.name == name):
-            what, near = f"{name} arrives in shards", f"{name} itself as a factor of a product, with m or n"
+        name, found = one.operand.name, [part for part in flow.walk() if isinstance(part, ArrayPart)]
+        parts = [part for part in found if part.operand.name == name]
+        # A product waits before its loads, and the ending before its own: one array has one wait.
+        awaited = factors if any(id(part) in factors for part in parts) else added
+        for part in parts:
+            what, near = f"{name} arrives in shards", f"{name} itself, as a factor or after the loop"
             is_whole = all(isinstance(one, Broadcast) for one in part.operand.transforms)  # those of a vector
             if is_whole and part.at[0] not in flow.tiles:
                 wrong = f"{what} of its first dimension, which {part.at[0].name} indexes, a span of a loop"
             elif part.operand.transforms:
                 wrong = f"{what}, and a view of it is read"
-            elif id(part) not in factors:
-                wrong = f"{what}, and is read by more than products, whose loads wait for it"
+            elif id(part) not in awaited:
+                wrong = f"{what}, and is read by products and after them; one of both waits for it"
             else:
                 continue
             raise TraceError(f"{wrong}; nearest legal choice: {near}; or {EXPLICIT}", one.location)
@@ -503,6 +508,20 @@ def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:
         array(arguments, operand).shape[at.index(span)] for operand, at in reversed(places) if span in at
     )
     return found
+
+
+def above_sums(node: Node) -> Iterator[Node]:
+    """A value and the values from which it is computed, down to the sums."""
+    yield node
+    if not isinstance(node, Sum):
+        for argument in node.arguments:
+            yield from above_sums(argument)
+
+
+def added_arrivals(form: Form) -> tuple[Arrival, ...]:
+    """The arrays that arrive in shards and are read after the loops, not by products."""
+    factors = {one.part.operand for one in form.factors}
+    return tuple(one for one in form.flow.arrivals if one.operand not in factors)
 
 
 def has_slices(form: Form) -> bool:

@@ -17,7 +17,7 @@ from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons, against_waits
-from tilewright.schedule.form import Form, reduced_in_parts
+from tilewright.schedule.form import Form, added_arrivals, reduced_in_parts
 from tilewright.schedule.inner import inner_unit
 from tilewright.schedule.machine_rules import (
     against_groups,
@@ -525,6 +525,16 @@ def in_shards(case: ScheduleOnMachine) -> Reasons:
         if schedule.alternates or schedule.along_k > 1:
             text = f"groups={schedule.groups}; {what}: warps that wait meet at a barrier"
             yield "groups", f"{text}, and such groups have none", 'groups=1 with roles="none"', moved
+    for one in added_arrivals(form)[:1]:
+        what = f"{one.operand.name} arrives in shards, and the warps that multiply wait before they read it"
+        if schedule.is_split:
+            text = f"split_k={schedule.split_k!r}; {what}: here several blocks compute a tile"
+            yield "split_k", text, "split_k=1", one
+        if schedule.epilogue_class.hands_over:
+            text = f'epilogue="{schedule.epilogue}"; {what}: here other warps read it'
+            yield "epilogue", text, f'epilogue="{schedule.epilogue_class.without_helpers}"', one
+        if schedule.across:
+            yield "across", f"across=True; {what}: here several blocks share rows", "across=False", one
     if (sent := form.flow.departure) is not None:
         what = f"{sent.operand.name} leaves in shards, and a block counts each tile that it stores"
         if schedule.is_split:

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.dataflow.nodes import Arrival, Reduce
+from tilewright.dataflow.nodes import ArrayPart, Arrival, Reduce
 from tilewright.lang.control import let
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.form import Form, extent_of, integer_in
+from tilewright.schedule.form import Form, added_arrivals, extent_of, integer_in
 from tilewright.schedule.inner import schedule_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.skipping import NeededTiles, Skips
@@ -154,15 +154,17 @@ class TiledProblem:
 
 
 def _shards(form: Form, schedule: Schedule, arguments: Mapping[str, Any], made: Arrival) -> Iterator[Shards]:
-    """The shards of an operand in the kernel that is written, for each dimension of tiles that reads it."""
+    """The shards of an array in the kernel that is written, for each dimension of tiles that reads it."""
     counters, extent = arguments[made.counters.name], arguments[made.operand.name].shape[0]
     value, first = (integer_in(form.flow, arguments, one) for one in (made.value, made.first))
     rows = derived(maximum(ceil_div(extent, maximum(counters.shape[0], 1)), 1))
-    places = [one.part.at[0] for one in form.factors if one.part.operand == made.operand]
+    parts = (one for one in form.flow.walk() if isinstance(one, ArrayPart))
+    places = [one.at[0] for one in parts if one.operand == made.operand]
+    in_ending = made in added_arrivals(form)
     for along in sorted(dict.fromkeys(places), key=form.flow.tiles.index):
         dim = (form.m, form.n, *form.batch).index(along)
         order = ShardOrder(dim, rows, schedule.tile[dim] if dim < 2 else 1, first)
-        yield Shards(order, counters, value, extent, made)
+        yield Shards(order, counters, value, extent, in_ending, made)
 
 
 @dataclass(frozen=True)

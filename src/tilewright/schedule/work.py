@@ -205,13 +205,14 @@ class ShardOrder:
 
 @dataclass(frozen=True)
 class Shards:
-    """Shards of an operand that arrive while the kernel runs: equal runs of its first dimension.
+    """Shards of an array that arrive while the kernel runs: equal runs of its first dimension.
 
     Args:
         order: the rows of a shard and of a tile.
         counters: a counter for each shard.
         value: the value of a counter once its shard is there.
         extent: rows of all shards.
+        in_ending: whether the ending reads them, not the main loop.
         made: the arrival in the graph, with the author's line.
     """
 
@@ -219,16 +220,22 @@ class Shards:
     counters: Tensor
     value: Index
     extent: Index
+    in_ending: bool
     made: Arrival
 
-    def wait(self, work: Work) -> None:
-        """Wait for the shards of a tile."""
+    def wait(self, work: Work, barrier: Index | None = None) -> None:
+        """Wait for the shards of a tile.
+
+        Args:
+            work: the tile.
+            barrier: the barrier of the warps that wait, if they have a role.
+        """
         tile, rows = self.order.tile, self.order.rows
         row = (work.m, work.n, *work.batch)[self.order.dim] * tile
         first = let(row // rows)
         last = (minimum(row + tile, self.extent) - 1) // rows
         for number in traced_range(natural(last + 1 - first)):
-            await_(self.counters[first + number], self.value, scope="system")
+            await_(self.counters[first + number], self.value, barrier=barrier, scope="system")
 
 
 @dataclass(frozen=True)

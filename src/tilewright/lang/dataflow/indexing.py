@@ -499,7 +499,8 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
     follow it, in a circle.
 
     Args:
-        array: an operand of a product; a variable of `tiles` indexes its first dimension.
+        array: an operand of a product, or an array that is read after the loop, such as a part of a sum; a
+            variable of `tiles` indexes its first dimension.
         counters: an array of u32 that only counts up, with a counter for each shard.
         value: the value to wait for: 1 or more, and a larger one in each call.
         first: the shard that is there already, for instance the number of the rank.

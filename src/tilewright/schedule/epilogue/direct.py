@@ -17,10 +17,18 @@ from tilewright.lang.scalars import Condition, Index, ceil_div
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.across import Across, reductions_of
 from tilewright.schedule.epilogue.reductions import Reductions, reduced_tiles, scratch_shape, wide
-from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, Views, above_sums
+from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, Views
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import LEAST_SHARE
-from tilewright.schedule.form import Form, extent_of, has_slices, is_block, reduced_in_parts
+from tilewright.schedule.form import (
+    Form,
+    above_sums,
+    added_arrivals,
+    extent_of,
+    has_slices,
+    is_block,
+    reduced_in_parts,
+)
 from tilewright.schedule.needs import PARTIAL, Buffer, Needs, tickets
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.schedule import EpilogueTraits, Schedule
@@ -151,9 +159,19 @@ class DirectEpilogue(EpilogueTraits):
         self.store_lines(tile)
         self.begin(tile)
         for j in unroll(self.count):
-            if j + 1 < self.count:
+            if j + 1 < self.count and self.fetches_ahead:
                 parts[j + 1].fetch(self.blocks)
             self.store_slice(parts[j], j)
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether the arrays of a slice are read before the slice before it is stored.
+
+        The parts of several ranks would fill the registers.
+        """
+        read = [node for store in self.blocks for node in above_sums(store.value)]
+        arrays = {node.operand for node in read if isinstance(node, ArrayPart) and len(node.at) > 1}
+        return len(arrays) == 1 or not added_arrivals(self.form)
 
     @property
     def shares(self) -> int:

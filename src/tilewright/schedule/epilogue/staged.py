@@ -48,9 +48,9 @@ from tilewright.schedule.epilogue.direct import (
     own_slices,
     shared_columns,
 )
-from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, above_sums
+from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.form import Form, has_slices, is_block
+from tilewright.schedule.form import Form, above_sums, has_slices, is_block
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.registers_ring import meet_all

@@ -7,7 +7,7 @@ once.  A `Rearrange` computes nothing, because axes in another order have the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from tilewright.dataflow.nodes import (
     Reduce,
     Span,
     Store,
-    Sum,
 )
 from tilewright.dtypes import i32
 from tilewright.errors import TraceError
@@ -37,7 +36,7 @@ from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.factors import EXPLICIT, matrix
-from tilewright.schedule.form import Form, array, integer_in
+from tilewright.schedule.form import Form, above_sums, array, integer_in
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.work import Work
@@ -271,11 +270,3 @@ def repeated(tile: Fragment, spread: Distribution) -> Fragment:
         everywhere = everywhere & (coordinates(spread, 1) >= 0)
     wide: Fragment = elementwise("select", everywhere, tile, tile)
     return wide
-
-
-def above_sums(node: Node) -> Iterator[Node]:
-    """A value and the values from which it is computed, down to the sums."""
-    yield node
-    if not isinstance(node, Sum):
-        for argument in node.arguments:
-            yield from above_sums(argument)
