@@ -73,6 +73,16 @@ for n in tw.tiles(K):
         C[i, n] = A[i] @ s
         s.assign(s + A[k].T @ B[k, n])
 
+for n in tw.tiles(K):
+    s, z = tw.zeros((K, n), tw.f32), tw.zeros((K,), tw.f32)
+    s.assign(B[:, n])
+    for k in tw.steps(K):
+        i = tw.alias(k)
+        C[i, n] = A[i] @ s
+        s.assign(s + A[k].T @ B[k, n])
+        z.assign(z + A[k].T.sum(axis=1))
+    v[:] = z
+
 for m, n in tw.tiles(C): C[m, n] = tw.softmax(A[m] @ B.T, axis=1)
 
 for m in tw.tiles(K): C[m] = tw.softmax(tw.where(tw.positions(A[m], axis=1) < n0, A[m], 0.5))

@@ -14,6 +14,7 @@ from tests.ops.test_attention_backward import Backward
 from tests.schedule import folding, whole_rows
 from tests.schedule.folding import FoldCase, U, poison
 from tests.schedule.test_merges import decayed, welford
+from tests.schedule.test_scan_states import continuing, several, summed
 from tests.schedule.test_scans import uniform, with_gates
 from tests.schedule.whole_rows import of_rows, weighed
 
@@ -234,6 +235,29 @@ def recurrences(number: int, target: str) -> str:
     make, kind = (uniform, with_gates)[terms.integers(2)], str(terms.choice(["f2", "f4"]))
     (N,), (D, E) = extents(terms, rng, LARGEST[target], 1), extents(terms, rng, 64, 2)
     case = make(int(rng.integers(1, 4)), N, D, E, kind, str(terms.choice(["f4", kind])))
+    return computed(case, target, terms, fold="online" if target == CPU.name else CHOSEN)
+
+
+def going_on(number: int, target: str) -> str:
+    """Compute recurrences that begin with a state in memory and store their last one.
+
+    They run over all elements of a batch, or over sequences with bounds in memory; the last kind has no
+    products, and carries a number for each row.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    which, kind = int(terms.integers(3)), str(terms.choice(["f2", "f4"]))
+    out, order = str(terms.choice(["f4", kind])), str(terms.choice(["C", "C", "F"]))
+    (N,), (D, E) = extents(terms, rng, LARGEST[target], 1), extents(terms, rng, 64, 2)
+    count = int(rng.integers(1, 7))
+    if which == 0:
+        case = continuing(min(count, 3), N, D, E, kind, out, seed=number, gap=int(terms.choice([0, 1, 8])))
+    elif which == 1:
+        case = several(count, N, D, E, kind, out, seed=number, order=order)
+    else:
+        case = summed(count, N, D, kind, seed=number, order=order)
     return computed(case, target, terms, fold="online" if target == CPU.name else CHOSEN)
 
 

@@ -42,6 +42,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "largest of rows": fold_problems.lists,
     "largest of rows in parts": fold_problems.lists_in_parts,
     "recurrences": fold_problems.recurrences,
+    "recurrences that go on": fold_problems.going_on,
     "whole rows": fold_problems.rows,
     "gemm_chain": attention_problems.chain,
     "complex_matmul": complex_problems.carried_out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .fold_problems import backward, lists, lists_in_parts, loops, recurrences, rows
+from .fold_problems import backward, going_on, lists, lists_in_parts, loops, recurrences, rows
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
@@ -24,6 +24,12 @@ def test_random_lists_in_parts_and_recurrences() -> None:
     found |= {
         (number, target): recurrences(number, target) for target in ("reference", "cpu") for number in (0, 5)
     }
+    assert set(found.values()) == {""}, found
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_random_recurrences_that_go_on(target: str) -> None:
+    found = {number: going_on(number, target) for number in range(4)}
     assert set(found.values()) == {""}, found
 
 

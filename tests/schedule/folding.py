@@ -212,7 +212,7 @@ class FoldCase:
 
     def arguments(self, change: Callable[[Array], Any] = lambda array: array) -> dict[str, Any]:
         """All arguments by name; results are poisoned."""
-        known = {**self.given, **{name: array.copy() for name, array in self.results.items()}}
+        known = {**self.given, **{name: array.copy("K") for name, array in self.results.items()}}
         return {
             name: change(value) if isinstance(value, np.ndarray) else value for name, value in known.items()
         }

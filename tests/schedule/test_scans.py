@@ -377,7 +377,7 @@ def test_what_schedules_refuse() -> None:
         run(uniform(1, 40, 20, 20), "reference", case.kernel.bind(schedule=MMA))
 
     @tw.kernel(X="N E", Y="N E", Z="E")
-    def after_the_loop(X, Y, Z):
+    def a_number_for_each_column(X, Y, Z):
         for e in tw.tiles(X.shape[1]):
             S, total = tw.zeros((X.shape[1], e), tw.f32), tw.zeros((e,), tw.f32)
             for n in tw.steps(X.shape[0]):
@@ -388,7 +388,11 @@ def test_what_schedules_refuse() -> None:
             Z[e] = total
 
     refused(
-        after_the_loop, X, Y, np.empty(8, np.float32), match="Z is stored after the loop over n, which stores"
+        a_number_for_each_column,
+        X,
+        Y,
+        np.empty(8, np.float32),
+        match=r"total has the axes \(e,\) in a loop that",
     )
 
     @tw.kernel(X="N E", Y="N E")

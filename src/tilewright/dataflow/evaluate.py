@@ -281,7 +281,7 @@ class Evaluation:
         for group in range(self.given.integer(index.extent)):
             self.cuts = {span: found[group] for span, found in bounds.items()}
             self.runs |= {**self.cuts, index: (group, group + 1)}
-            yield lambda store: tuple(slice(*self.runs.get(one, (None,))) for one in store.at)
+            yield lambda store: tuple(slice(*self.runs.get(one.of or one, (None,))) for one in store.at)
 
     def bounds(self, span: Span, groups: Groups) -> list[tuple[int, int]]:
         """Return the bounds of each group along a span, clamped to its extent."""

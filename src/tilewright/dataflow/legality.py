@@ -34,6 +34,7 @@ from tilewright.dataflow.nodes import (
     Span,
     Store,
     Sum,
+    numbering,
     walk,
 )
 from tilewright.dtypes import DType, boolean, limits
@@ -79,12 +80,9 @@ def misfit_of_flow(flow: Flow) -> str:
         elif isinstance(node, Cell):
             inside |= {id(node)}
         carried[id(node)] = inside
-    index = (
-        flow.grouped.groups.index if flow.grouped is not None and flow.grouped.groups is not None else None
-    )
-    numbering = dict.fromkeys(span.groups.index for span in flow.cut if span.groups is not None)
-    if len(numbering) > 1 or not {*numbering} <= {*flow.tiles}:
-        names = " and ".join(span.name for span in numbering)
+    indices = dict.fromkeys(span.groups.index for span in flow.cut if span.groups is not None)
+    if len(indices) > 1 or not {*indices} <= {*flow.tiles}:
+        names = " and ".join(span.name for span in indices)
         return f"groups are numbered by {names}; a flow has one batch that numbers groups"
     for one in flow.moved:
         if wrong := moved_misfit(flow, one):
@@ -94,7 +92,7 @@ def misfit_of_flow(flow: Flow) -> str:
         if carried[id(store.value)]:
             return f"{name} is stored from within a fold"
         for span in flow.tiles:
-            if span.kind == BATCH and span not in store.at and span != index:
+            if span.kind == BATCH and span not in store.at and span != numbering(store.at):
                 return f"{name} is stored to without an index along the batch {span.name}"
     return ""
 
@@ -207,7 +205,8 @@ def _places(operand: Operand, at: Sequence[Span]) -> str:
 def _store(made: Store) -> str:
     own = [span for span in made.at if span.kind != BATCH]
     loop = made.value.fold.span if isinstance(made.value, Folded) else None
-    if any(span.kind == STEPS and span.of is None and span != loop for span in own):
+    legal = {loop, *carried_rows(made.value)}
+    if any(span.kind == STEPS and span.of is None and span not in legal for span in own):
         return "a store inside of a loop over steps"
     if not fits(made.value.axes, own):
         return f"the axes of the value differ from the indices of {made.operand.name}"
@@ -363,8 +362,8 @@ def _fold(made: Fold) -> str:
     for one in made.results:
         if len(made.places(one.axes)) != 1:
             return f"a result of the steps varies once along {made.span.name}, or along an alias of it"
-    if made.results and (made.turns or made.span.groups is not None or not made.cells):
-        return "a loop whose steps give results carries a value, and has neither turns nor groups"
+    if made.results and (made.turns or not made.cells):
+        return "a loop whose steps give results carries a value, and has no turns"
     return _merges(made) if made.merges else ""
 
 
@@ -388,6 +387,14 @@ def _merges(made: Fold) -> str:
             what = type(node).__name__.lower()
             return f"the merge of {merge.first.name} has a {what}; cells of two parts and numbers enter it"
     return ""
+
+
+def carried_rows(value: Node) -> set[Span]:
+    """Return the whole dimensions of the state of a loop that stores in its steps, if a value has them."""
+    loops = {id(node.fold): node.fold for node in walk(value) if isinstance(node, Folded)}
+    cells = (cell for fold in loops.values() if fold.results for cell in fold.cells)
+    spans = {axis for cell in cells for axis in cell.axes if axis is not None and axis.kind == STEPS}
+    return spans & _spans(value.axes)
 
 
 def outside_of_merge(value: Node, known: set[int], span: Span) -> Iterator[Node]:

@@ -141,6 +141,12 @@ class Groups:
         return (self.ends, self.starts) if isinstance(self.starts, Operand) else (self.ends,)
 
 
+def numbering(at: Sequence[Span]) -> Span | None:
+    """Return the batch that numbers the groups along some spans or what these name; None without groups."""
+    found = ((span.of or span).groups for span in at)
+    return next((groups.index for groups in found if groups is not None), None)
+
+
 Axis = Span | None
 """An axis of a value: the span that it varies along; None is an axis of extent 1, which is broadcast."""
 

@@ -312,7 +312,8 @@ class Tensor(Rearranged):
         return (self if is_whole else self[tuple(parts)]).rows(index, kept)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if (flow := current().flow) is not None and _has_spans(as_tuple(index)):
+        flow = current().flow
+        if flow is not None and (_has_spans(as_tuple(index)) or isinstance(value, Tile)):
             flow.store(self, as_tuple(index), value)
             return
         raise TraceError("elements are not assigned one by one; use `tw.copy(source, target)`", here())

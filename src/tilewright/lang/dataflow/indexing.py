@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tilewright.dataflow.legality import fits, index_misfit, misfit
+from tilewright.dataflow.legality import carried_rows, fits, index_misfit, misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
@@ -21,6 +21,7 @@ from tilewright.dataflow.nodes import (
     Rows,
     Span,
     Store,
+    numbering,
     walk,
 )
 from tilewright.dtypes import i32
@@ -106,7 +107,9 @@ def taken(flow: Recorder, table: Tensor, codes: Tile) -> Tile:
 def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) -> None:
     """``tensor[index] = value``."""
     operand, at, axes = _place(flow, tensor, index)
-    whole = {span: flow.rows.tile(span) for span in at if span in flow.rows.spans}
+    held = flow.known(value)
+    carried = set[Span]() if held is None else carried_rows(held)
+    whole = {span: flow.rows.tile(span) for span in at if span in flow.rows.spans and span not in carried}
     flow.tiles += tuple(span for span in whole.values() if span not in flow.tiles)
     at = tuple(whole.get(one, one) for one in at)
     axes = tuple(None if one is None else whole.get(one, one) for one in axes)
@@ -132,7 +135,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
         )
     node = flow.rows.fitted(node, axes)
     name, places = operand.name, ", ".join(span.name for span in at)
-    along = [span for span in at if span.kind == STEPS]
+    along = [span for span in at if span.kind == STEPS and span not in carried]
     loop = flow.loops[0] if len(flow.loops) == 1 else None
     is_of_step = loop is not None and [span.of or span for span in along] == [loop.span]
     if (flow.loops or along) and not is_of_step:
@@ -141,10 +144,10 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
             "choice: store after the loop, or the rows of a step: i = tw.alias(n), and O[i, e] = ...",
             here(),
         )
-    if loop is not None and (loop.turns or loop.groups is not None):
+    if loop is not None and loop.turns:
         raise TraceError(
-            f"{name} is stored in each step of a loop with turns or bounds in memory; nearest legal choice: "
-            "a loop over one whole dimension",
+            f"{name} is stored in each step of a loop with turns; nearest legal choice: a loop over one "
+            "dimension, tw.steps(N)",
             here(),
         )
     if loop is not None and not {*along} <= {*node.axes}:
@@ -156,8 +159,8 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     if None in axes:
         raise TraceError(f"{name} is stored along a new axis; nearest legal choice: only spans", here())
     # Each element needs one value, from one block.
-    cut = next((span.groups.index for span in flow.tiles if span.groups and span in at), None)
-    missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s is not cut]
+    cut = numbering(at)
+    missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s != cut]
     if missing:
         raise TraceError(
             f"{name} is stored along {places}, so all tiles along {', '.join(missing)} would write the "
@@ -394,7 +397,7 @@ def check_in_place(flow: Recorder) -> None:
                 f"stored before they are read; nearest legal choice: read {at}, or store to another array",
                 node.location,
             )
-        known = {*store.at, *(span.groups.index for span in store.at if span.groups is not None)}
+        known = {*store.at, numbering(store.at)}
         if missing := [span.name for span in flow.tiles if span not in known]:
             at = _spelled(store)
             raise TraceError(
@@ -631,13 +634,13 @@ def alias(span: Any) -> SpanIndex:
 
     In a loop over ``n``, ``Q[i] @ K[n].T`` has a score for each two elements of the step.  A loop may store
     the rows of its step, ``O[i, e] = ...``, from what it has carried so far.  What it stores must not depend
-    on the length of a step.
+    on the length of a step.  After the loop its state can be stored, ``last[:, e] = total``.
 
     Args:
         span: the variable of the loop over `steps`.
 
     Raises:
-        TraceError: the argument is another span, or the loop has bounds in memory.
+        TraceError: the argument is another span.
 
     Example:
         Sums of all elements so far:
@@ -662,12 +665,6 @@ def alias(span: Any) -> SpanIndex:
     if not is_step or not any(loop.span == span.span for loop in flow.loops):
         raise TraceError(
             f"alias of {shown(span)}; nearest legal choice: n, of `for n in tw.steps(N)`, inside of the loop",
-            here(),
-        )
-    if span.span.groups is not None:
-        raise TraceError(
-            f"alias of {span.span.name}, whose bounds lie in memory; nearest legal choice: tw.steps over all "
-            f"of {span.span.extent}",
             here(),
         )
     names = result_names()[0]

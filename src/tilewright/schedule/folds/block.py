@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import lcm, prod
@@ -510,10 +510,15 @@ class FoldBlock:
         """
         names, seen = {store.operand.name for store in stores}, set(done.known)
         nodes = [node for store in stores for node in walk(store.value, seen)]
-        nodes = [one for one in nodes if isinstance(one, ArrayPart) and one.operand.name in names]
-        if shared := [one for one in nodes if len(one.axes) < 2]:
-            with made_by("epilogue", shared[0]):
-                for one in shared:
+
+        def shared(nodes: Iterable[Node]) -> list[ArrayPart]:
+            parts = (one for one in nodes if isinstance(one, ArrayPart) and one.operand.name in names)
+            return [one for one in parts if len(one.axes) < 2]
+
+        late, early = shared(nodes), shared(self.form.inside())  # the loop may begin with the old values
+        if late or early:
+            with made_by("epilogue", (late or early)[0]):
+                for one in late:
                     done.value(one)
                 tw.warp_barrier()
 

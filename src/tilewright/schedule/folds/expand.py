@@ -183,6 +183,7 @@ class ScanBlock(FoldBlock):
 
         verbs = self.verbs(moving, lambda at: ScanPlace(self, at + begin), [Verb("multiply", 0, combine)])
         main_loop(verbs, count)
+        self.store(cells)
 
     def store_rows(self, values: TileValues) -> None:
         """Store the results of a step, before the state changes."""

@@ -381,13 +381,7 @@ def _scan(flow: Flow, fold: Fold, results: Mapping[int, int]) -> FoldForm:
     mixtures = tuple(one for one in sums if one not in scores)
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     form = FoldForm(flow, fold, batch, rows, inner, scores, mixtures, results)
-    for store in flow.stores:
-        if not isinstance(store.value, Folded) or store.value.index < len(fold.cells) or store.added:
-            text = (
-                f"{store.operand.name} is stored after the loop over {fold.span.name}, which stores in steps"
-            )
-            _refuse(text, "one kernel for each", store.location)
-    for rule in (_state, _scan_values, _scan_products):
+    for rule in (_state, _after_scan, _scan_values, _scan_products):
         rule(form)
     return form
 
@@ -562,6 +556,25 @@ def _state(form: FoldForm) -> None:
             _refuse(
                 f"{text}; it carries values with the axes {axes}", "a kernel for each state", cell.location
             )
+
+
+def _after_scan(form: FoldForm) -> None:
+    """After such a loop functions of its state are stored, element by element."""
+    legal = (form.m, *form.columns)
+    by_steps = {id(store) for store in form.kept.values()}
+    seen = {*form.results, *(id(one) for one in form.inside())}
+    for store in (one for one in form.flow.stores if id(one) not in by_steps):
+        for node in walk(store.value, seen):
+            where = node.location or store.location
+            if isinstance(node, Sum | Reduce | Scan):
+                what = f"a product along {node.span.name}" if isinstance(node, Sum) else named(node)
+                text = f"{what} after the loop over {form.n.name}, which stores in steps"
+                _refuse(text, "a second kernel that reads the stored state", where)
+        name = store.operand.name
+        spans = [axis for axis in store.value.axes if axis is not None]
+        if any(span not in legal for span in spans):
+            text = f"{name} is stored along {_named(spans)} after a loop that stores the rows of its steps"
+            _refuse(text, f"a value with the axes {_named(legal)}", store.location)
 
 
 def _scan_values(form: FoldForm) -> None:

@@ -125,18 +125,19 @@ class StepPlace:
 
     def begin(self, span: Span) -> Index:
         """The first index of the block's group along a span; 0 without groups."""
-        return self.block.cuts[span].start if span in self.block.cuts else 0
+        cut = self.block.cuts.get(span.of or span)
+        return 0 if cut is None else cut.start
 
     def extent(self, span: Span) -> Index:
         """The extent of a span, or of the block's group along it."""
-        if (cut := self.block.cuts.get(span)) is None:
+        if (cut := self.block.cuts.get(span.of or span)) is None:
             return self.integer(span.extent)
         found: Index = cut.stop - cut.start
         return found
 
     def cut(self, span: Span, *, whole: bool = False) -> slice:
         """The elements of the block's group along a span; see `Place`."""
-        if (cut := self.block.cuts.get(span)) is None:
+        if (cut := self.block.cuts.get(span.of or span)) is None:
             return slice(None)
         return slice(cut.start, None) if whole else cut
 

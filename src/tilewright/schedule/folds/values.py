@@ -365,7 +365,7 @@ def tile_of(
             row = whole[tuple(place.at(span) for span in at[:-1])] if len(at) > 1 else whole
             return row.tile((1,), (place.at(at[-1]),)).unmerge(0, (1, 1))
         whole = whole[tuple(place.at(span) if span.kind == BATCH else slice(None) for span in at)]
-    if any(span.groups is not None for span in spans):
+    if any((span.of or span).groups is not None for span in spans):
         whole = whole[tuple(slice(None) if span == inside else place.cut(span) for span in spans)]
     order = [spans.index(axis) for axis in axes if axis in spans]
     if order != sorted(order):
