@@ -213,7 +213,7 @@ def way_time(
         lanes: elements of a vector.
         along_rows: whether the rows of the result are contiguous.
         has_halves: whether the last columns may be half a vector.
-        is_widened: whether operands are halves: micro-kernels then read no panel from its array.
+        is_widened: whether operands are halves: micro-kernels then read no panel of A from its array.
 
     Example:
         >>> tall = way_time((1000, 3, 500), ("mn", "mn"), 8, along_rows=True)
@@ -232,7 +232,7 @@ def way_time(
     if has_halves and 0 < n % lanes <= lanes // 2:
         columns += (HALF_VECTOR - 1) * lanes
     is_few = m <= ROWS_IN_PLACE, -(-n // (2 * lanes)) <= PANELS_OF_B
-    pack = 0 if along and is_few[0] and not is_widened else COPIED if along else TURNED
+    pack = 0 if along and is_few[0] else COPIED if along else TURNED
     copy = COPIED if not is_few[1] or is_widened else 0 if majors[0] == "k" else STRIDED
     return rows * columns * k + m * k * copy + n * k * pack + store
 

@@ -18,6 +18,9 @@ from tilewright.targets.dialect import (
     suffix,
 )
 
+HALVES = (f16, bf16)
+"""Floats of 16 bits, which are widened to f32 for computations."""
+
 _STORED = {made.name: f"unsigned {'short' if made.bits == 16 else 'char'}" for made in (f16, bf16, *FP8)}
 
 STORAGE = {

@@ -10,7 +10,7 @@ from tilewright.ir.kernel import Kernel, Stride
 from tilewright.ir.ops import Block, Copy, Op, Redistribute, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import add, all_of, less, mul
-from tilewright.symbolic.nodes import TRUE, Sym
+from tilewright.symbolic.nodes import TRUE, Int, Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.copying import ZERO, Copying
@@ -192,12 +192,15 @@ def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, row
         _copy(emitter, op, *sides[0])
 
 
-def emit_rows(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int) -> None:
-    """Write the copy that fills one panel of operand A, which keeps its place among the others."""
+def emit_rows(
+    emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int, *, as_first: bool = False
+) -> None:
+    """Write the copy that fills one panel of operand A, in its place among the others or in the first one."""
     copies = op.copies if isinstance(op, Twins) else (op,)
     for one in copies:
         emitter.comment(one, f"a panel of {one.target} = {one.source}")
-    sides = [_sides(emitter, one, (panel, rows), is_kept=True) for one in copies]
+    place = 0 if as_first else panel
+    sides = [_sides(emitter, one, (panel, rows), place) for one in copies]
     if isinstance(op, Twins):
         _copy_twins(emitter, op, sides)
     else:
@@ -205,19 +208,23 @@ def emit_rows(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int) -> N
 
 
 def _sides(
-    emitter: CpuEmitter, op: Copy, panel: tuple[Sym, int] | None = None, *, is_kept: bool = False
+    emitter: CpuEmitter, op: Copy, panel: tuple[Sym, int] | None = None, place: Int | None = None
 ) -> tuple[CopySide, CopySide]:
-    """The source and the target of a copy, or of one panel, without elements that no multiply reads."""
+    """The source and the target of a copy, or of one panel, without elements that no multiply reads.
+
+    The place is the index of the panel in the target; without one the target holds a single panel.
+    """
     source, target = emitter.side(op.source), emitter.side(op.target)
     bounds = emitter.read.get(op, {})
     if panel is not None:
         number, rows = panel
         depth = op.target.tensor.shape[1]
         row, k = coordinates((rows, depth))
-        at = add(mul(number, rows), row), k
-        source = replace(source, view=source.view.map((rows, depth), at))
-        kept = target.view.map((rows, depth), at)
-        target = replace(target, view=kept if is_kept else View.strided((rows, depth), (1, rows)))
+        source = replace(source, view=source.view.map((rows, depth), (add(mul(number, rows), row), k)))
+        into = View.strided((rows, depth), (1, rows))
+        if place is not None:
+            into = target.view.map((rows, depth), (add(mul(place, rows), row), k))
+        target = replace(target, view=into)
         bounds = {dim: bound for dim, bound in bounds.items() if dim == 1}
     if bounds:
         view = target.view

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.loops import (
     coalesced,
     edges,
     freedom,
+    in_groups,
     in_pairs,
     nest,
     runs,
@@ -45,6 +46,14 @@ from tilewright.targets.statements import (
 ONE = Axis(Sym("one", 0, 0), 0, 1, 1)
 """The loop of a copy of one element."""
 ZERO = Code("0")
+
+GROUP = 4
+"""Panels of a target that are filled together, at most: fewer than the ways of a first-level cache, because
+panels lie in the same sets of it.
+
+Measured on a Zen 5, one thread: to copy 1016 rows of f16 that are contiguous along M, for 24 columns and K =
+128, all panels together takes 136 us, 2 to 8 panels 49.
+"""
 
 
 @dataclass
@@ -109,6 +118,8 @@ class Copying:
             # The thread's own memory is in the caches, so the other side decides the order of the loops.
             leading = 0 if self.target.is_scratch else 1
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
+            if self.target.is_scratch and not self.source.is_scratch:
+                loops = in_groups(loops, self.emitter.local, GROUP)
             loops, rows = self._read_rows(loops)
             self.emitter.add(*rows.pop(0, ()))
             lanes = self._transposed(loops, within)
@@ -384,7 +395,11 @@ class Copying:
                     stack.enter_context(self._turns(axis, limits))
             for axis in (along, across):
                 stack.enter_context(self._turns(axis, limits, lanes))
-            counts = [self._run(axis, limits, axis.sym, lanes) or lanes for axis in (along, across)]
+            most = [min(lanes, axis.extent) for axis in (along, across)]
+            counts = [
+                self._run(axis, limits, axis.sym, end) or end
+                for axis, end in zip((along, across), most, strict=True)
+            ]
             ask_ahead(self.emitter, self.source, loops.offsets[0], (along, across), lanes)
             places: list[Code] = []
             for at, side, step in ((1, self.target, to_row), (0, self.source, from_row)):

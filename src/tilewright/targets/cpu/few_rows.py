@@ -32,6 +32,13 @@ Measured on a Zen 4 with attention of four rows to 32,768 keys of f16, 128 colum
 two.
 """
 
+AHEAD_BYTES = 4096
+"""Bytes from rows of B that are read in order to those that are prefetched.
+
+Measured on a Zen 5 with attention of four rows to 32,768 keys: f32 12.7 to 13.5 ms without, 11.4 with; halves
+3 to 8 % less; one row the same.
+"""
+
 WAY_BYTES, NEAR_BYTES, CROWDED = 4096, 32, 4
 """Bytes of a way of the first-level cache; and rows of B, at most, that are read at the same time if they are
 nearly a multiple of that apart, because their lines then share sets.
@@ -98,8 +105,10 @@ def few_rows_kernel(
             asm("" : "+r"(n));
             sums[i][n] = fused({at_a}, {value.format("from[n]")}, sums[i][n]);
           }}"""
-        if stored == dtype and has_parts(dtype, lanes):
+        if has_parts(dtype, lanes):
             part = f"{load_part(emitter, dtype, lanes)}<vector>({{}}, count - whole)"
+            if stored != dtype:
+                part = f"(vector){load_part(emitter, stored, lanes)}({{}}, count - whole)"
             last_deep = f"""\
         if (whole < count) {{
           vector sum[ROWS];
@@ -119,7 +128,7 @@ def few_rows_kernel(
           }}"""
         return f"""\
 {wide}{head}
-template <int ROWS, int DEEP>
+template <int ROWS, int DEEP, bool AHEAD>
 __attribute__((noinline)) static void {SELF}_by({arguments}) {{
   {kind}
   constexpr Index CHUNK = {chunk}, LANES = {lanes};
@@ -137,6 +146,7 @@ __attribute__((noinline)) static void {SELF}_by({arguments}) {{
           UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = *(const vector*)(sums[i] + n);
           UNROLL for (Index u = 0; u < DEEP; ++u) {{
             const vector right = {load.format("from + u * step + n")};
+            if (AHEAD) __builtin_prefetch(from + u * step + n + {AHEAD_BYTES // stored.bytes});
             UNROLL for (Index i = 0; i < ROWS; ++i)
               sum[i] = fused_lanes<1>({at_a} - vector{{}}, right, sum[i]);
           }}
@@ -172,11 +182,11 @@ __attribute__((noinline)) static void {SELF}_by({arguments}) {{
 template <int ROWS>
 static void {SELF}({parameters}) {{
   constexpr int DEEP = {most} / ROWS;
-  if (in_order) return {SELF}_by<ROWS, {max(IN_ORDER // stored.bytes, 1)}>({given});
+  if (in_order) return {SELF}_by<ROWS, {max(IN_ORDER // stored.bytes, 1)}, true>({given});
   const Index beside = step * Index(sizeof(*b)) & {WAY_BYTES - 1};  // bytes from a multiple
   if (min_int(beside, {WAY_BYTES} - beside) < {NEAR_BYTES})
-    return {SELF}_by<ROWS, (DEEP < {CROWDED} ? DEEP : {CROWDED})>({given});
-  {SELF}_by<ROWS, DEEP>({given});
+    return {SELF}_by<ROWS, (DEEP < {CROWDED} ? DEEP : {CROWDED}), false>({given});
+  {SELF}_by<ROWS, DEEP, false>({given});
 }}"""
     stages = "\n".join(f"    {line}" for line in exchanged(lanes))
     return f"""\

@@ -192,6 +192,36 @@ def _ordered(loops: Nest, leading: int) -> tuple[Axis, ...]:
     return (*ordered, inner)
 
 
+def in_groups(loops: Nest, local: Callable[[str], str], most: int) -> Nest:
+    """Return the nest with a loop over panels of the target divided into groups, if panels are far apart.
+
+    The loop around it then writes to a few panels, whose lines stay in the first-level cache until they are
+    full: panels lie a multiple of a power of 2 apart, in few sets of this cache.
+
+    Args:
+        loops: loops over a source and a target.
+        local: makes a name for a loop variable.
+        most: most panels of a group.
+    """
+    if len(loops.axes) < 3:
+        return loops
+    *before, along, panel, inner = loops.axes
+    near, far, run = (loops.stride(1, axis) for axis in (along, panel, inner))
+    each = next(each for each in range(most, 0, -1) if panel.extent % each == 0)
+    if run != 1 or near != inner.extent or not isinstance(far, int) or far <= inner.extent or each == 1:
+        return loops
+    if panel.outer or inner.outer != (panel,) or panel.extent == each:
+        return loops
+    count = panel.extent // each
+    group = Axis(Sym(local("group"), 0, count - 1), panel.dim, count, each * panel.scale)
+    part = replace(panel, sym=Sym(local(panel.sym.name), 0, each - 1), extent=each, outer=(group,))
+    last = replace(inner, outer=(group, part))
+    known = {panel.sym: add(mul(group.sym, each), part.sym)}
+    offsets = tuple(expand(substitute(offset, known)) for offset in loops.offsets)
+    conditions = tuple(TRUE if one == TRUE else substitute(one, known) for one in loops.conditions)
+    return Nest((*before, group, along, part, last), offsets, conditions)
+
+
 def is_last(axis: Axis, axes: Sequence[Axis]) -> bool:
     """Return whether an axis is the finest of its coordinate."""
     return not any(axis in other.outer for other in axes)

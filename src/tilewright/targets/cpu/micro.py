@@ -35,6 +35,7 @@ from tilewright.targets.cpu.micro_kernels import (
 )
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.unpacked import (
+    LateRows,
     Panel,
     PanelExtent,
     ResultArray,
@@ -177,13 +178,15 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
         rows_of_a = RowPanels.of(emitter, op, m, n)
+        late = LateRows.of(emitter, op, m, n) if rows_of_a is None else None
         if rows_of_a is None:
-            for filling in paired(op.rows, emitter.kernel):
-                if isinstance(filling, Twins):
-                    emit_twins(emitter, filling)
-                else:
-                    assert isinstance(filling, Copy)
-                    emit_copy(emitter, filling)
+            with nullcontext() if late is None else emitter.branch(code("!{}", late.when)):
+                for filling in paired(op.rows, emitter.kernel):
+                    if isinstance(filling, Twins):
+                        emit_twins(emitter, filling)
+                    else:
+                        assert isinstance(filling, Copy)
+                        emit_copy(emitter, filling)
         array = Unpacked.of(emitter, op)
         if array is not None and _in_dots(emitter, op, m, n, deep, array):
             return
@@ -191,17 +194,18 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
             array = None
         if array is not None and array.is_converted and not array.is_along_rows:
             array = None
-        is_read = array is not None and array.is_along_rows and not array.is_converted
+        is_read = array is not None and array.is_along_rows
         result = None if op.store is None else ResultArray.of(emitter, op.store)
         masks = n.needed is not None and has_masks(emitter.arch, columns * first.c.dtype.bytes)
         place = None if result is None else StoredPlace.of(emitter, result, columns, masks=masks)
         panel = None
         if is_read and array is not None:
-            panel = Panel.of(emitter, array, columns, m, deep, masks=masks and place is not None)
+            has_parts = masks and place is not None and not array.is_converted
+            panel = Panel.of(emitter, array, columns, m, deep, masks=has_parts)
         # One call for all products if registers hold their sums, else one call for each product.
-        arrays = InArrays(rows_of_a, panel, place)
+        arrays = InArrays(rows_of_a, panel, place, late)
         whole = _calling(emitter, op, range(len(op.products)), deep, m, n, arrays)
-        rows_only = InArrays(rows_of_a)
+        rows_only = InArrays(rows_of_a, late=late)
         each = (_calling(emitter, op, [at], deep, m, n, rows_only) for at in range(len(op.products)))
         callings = [calling for calling in ((whole,) if whole else each) if calling is not None]
         grouped = callings[0].grouped
@@ -238,6 +242,8 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
                     ahead.turn(m.at)
                 if rows_of_a is not None:
                     rows_of_a.turn(emitter, m.at)
+                if late is not None:
+                    late.turn(emitter, m.at)
                 if place is not None:
                     place.turn(emitter, callings[0].sums or Code("0"), (m, n))
                 _choose(emitter, callings, (m, n))
@@ -404,11 +410,13 @@ class InArrays(NamedTuple):
         rows: panels of A.
         panel: a panel of B.
         place: the place of the sums.
+        late: panels of A that are filled one after the other.
     """
 
     rows: RowPanels | None = None
     panel: Panel | None = None
     place: StoredPlace | None = None
+    late: LateRows | None = None
 
 
 NO_ARRAYS = InArrays()
@@ -483,12 +491,13 @@ def _calling(
         is_narrow = atom.c_dtype != atom.c_dtype.computed
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
-    rows_of_a, panel, place = arrays
+    rows_of_a, panel, place, late = arrays
     form = KernelForm(
         atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors,
         apart=rows_of_a is not None,
         along=rows_of_a is not None and len(rows_of_a.steps) > 1,
         steps=panel is not None,
+        narrow=None if panel is None or panel.narrow is None else panel.dtype,
         stores=None if place is None else place.result.dtype,
     )  # fmt: skip
     if place is not None and place.masks:
@@ -503,7 +512,8 @@ def _calling(
         kernels = [[*pair] for pair in zip(parts_of, wholes, strict=True)]
     else:
         kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
-    at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
+    at = m.at if late is None else late.slot
+    at_a = [_start(emitter, value, one, at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
     at_b = [
         _start(emitter, value, replace(one, base=0, panel_stride=0) if there else one, n.at)
@@ -512,7 +522,8 @@ def _calling(
     if rows_of_a is not None:
         at_a = [*map(rows_of_a.address_of, a), *rows_of_a.steps]
     if panel is not None:
-        at_b = [panel.address, panel.step]
+        at_b = [panel.address] if panel.narrow is None else [*at_b, panel.narrow]
+        at_b.append(panel.step)
     into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]
     begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
     adds = [emitter.spell_cond(negate(one)) for one in begins]

@@ -16,7 +16,7 @@ from tilewright.targets.cpu.arch import adds_groups, holds
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
-from tilewright.targets.cpu.vector_moves import load_part, narrowing, store_part
+from tilewright.targets.cpu.vector_moves import load_part, narrowing, store_part, widening
 from tilewright.targets.statements import Code, code
 
 # Neighbours along K form groups of 4 bytes.  With VNNI a group has four bytes of B with an offset of 128,
@@ -199,6 +199,8 @@ class KernelForm:
         apart: whether an argument says how far rows of A are apart, or its columns if rows are neighbours.
         along: whether there are arguments for both distances.
         steps: whether an argument says how far rows of B are apart.
+        narrow: the dtype of the array of B, if an argument is its address, or null for the packed panel;
+            only whole micro-tiles are multiplied there.
         stores: the dtype of the result, if arguments say how far its rows are apart, and how many rows and
             columns are stored; another dtype than that of the sums has an address of its own.
         ends: the columns that are loaded and stored: ``"all"``, the first ones by ``"masks"``, or ``"some"``,
@@ -215,6 +217,7 @@ class KernelForm:
     apart: bool = False
     along: bool = False
     steps: bool = False
+    narrow: DType | None = None
     stores: DType | None = None
     ends: str = "some"
 
@@ -312,6 +315,7 @@ def part_kernel(emitter: CpuEmitter, form: KernelForm, rows: int) -> Code:
             "b": "b + n",
             "c": "c + n",
             "halves": "halves ? halves + n : halves",
+            "narrow": "nullptr",
             "columns": "columns - n",
         }
         given.append(moved.get(name, name))
@@ -333,7 +337,11 @@ def _parameters(form: KernelForm) -> list[str]:
     a, b, c = (form.names(side) for side in "abc")
     parameters = [f"const {real}* {one}" for one in a] + (["Index apart"] if form.apart else [])
     parameters += ["Index along"] if form.along else []
-    parameters += [f"const {real}* {one}" for one in b] + (["Index step"] if form.steps else [])
+    parameters += [f"const {real}* {one}" for one in b]
+    if form.narrow is not None:
+        named = "" if form.ends == "masks" else " narrow"
+        parameters += [f"const {STORAGE[form.narrow.name]}*{named}"]
+    parameters += ["Index step"] if form.steps else []
     parameters += [f"{real}* {one}" for one in c]
     if form.stores is not None:
         parameters += [] if form.stores == compute else [f"{STORAGE[form.stores.name]}* halves"]
@@ -376,28 +384,31 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
             lines[:0] = [f"const {real} {', '.join(f'*{one} = {first}' for one, first in pairs)};"]
             following = "".join(f", {one} += {step}" for one in turning)
             a_of_k = turning
-    lines += ["  }", f"for (Index k = 0; k < depth; ++k{following}) {{"]
-    row_of_b = "k * step" if form.steps else _index("k", form.b.k_stride)
+    lines.append("  }")
+    row_of_b = "k * step" if form.steps and form.narrow is None else _index("k", form.b.k_stride)
     at_b = f"{row_of_b} + {_index(at, lanes)}"
+    first = f"for (Index k = 0; k < depth; ++k{following}) {{"
+    loads = [first]
     for one, place in zip(rights, b, strict=True):
         load = f"*(const vector*)({place} + {at_b})"
         if form.ends == "masks":
             part = load_part(emitter, compute, lanes, in_registers=True)
             load = f"{part}<vector>({place} + {at_b}, columns - {_index(at, lanes)})"
         value = _narrowed(emitter, atom, load, "bits, vector")
-        lines.append(f"  {each_vector} {one}[j] = {value};")
-        if form.steps:
+        loads.append(f"  {each_vector} {one}[j] = {value};")
+        if form.steps and form.narrow is None:
             later = at_b.replace("k *", f"(k + {ROWS_AHEAD}) *")
-            lines.append(f"  {each_vector} __builtin_prefetch({place} + {later});")
+            loads.append(f"  {each_vector} __builtin_prefetch({place} + {later});")
+    added_up: list[str] = []
     at_a = f"{_index('i', form.a.row_stride)} + {_index('k', form.a.k_stride)}"
     if form.apart:
         at_a = "i * apart" if form.along or form.a.k_stride == 1 else "i"
     for number, place in enumerate(a_of_k):
         value = _narrowed(emitter, atom, f"{place}[{at_a}]", "int, float")
         if form.is_fused and lanes > 1:
-            lines += [f"  {each_row} {{", f"    const vector left = {value} - vector{{}};"]
+            added_up += [f"  {each_row} {{", f"    const vector left = {value} - vector{{}};"]
         else:
-            lines += [f"  {each_row} {{", f"    const {real} left = {value};"]
+            added_up += [f"  {each_row} {{", f"    const {real} left = {value};"]
         for term in form.terms:
             if term.a == number:
                 into, right = f"{sums[term.c]}[i][j]", f"{rights[term.b]}[j]"
@@ -410,9 +421,24 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
                 else:
                     emitter.call("fused_lanes")
                     added = f"{into} = fused_lanes<{sign}1>(left, {right}, {into})"
-                lines.append(f"    {each_vector} {added};")
-        lines.append("  }")
-    lines.append("}")
+                added_up.append(f"    {each_vector} {added};")
+        added_up.append("  }")
+    if form.narrow is not None and form.ends != "masks":
+        wider = f"(vector){widening(emitter, form.narrow, lanes)}"
+        whole = atom.shape[1] // lanes
+        lines += [
+            f"if (VECTORS == {whole} && narrow) {{",
+            f"  {first}",
+            f"    {each_vector} {rights[0]}[j] = {wider}(narrow + k * step + {_index(at, lanes)});",
+            f"    __builtin_prefetch(narrow + (k + {ROWS_AHEAD}) * step);",
+            *_deeper(added_up),
+            "  }",
+            "} else {",
+            *_deeper([*loads, *added_up, "}"]),
+            "}",
+        ]
+    else:
+        lines += [*loads, *added_up, "}"]
     for one, place, adding in zip(sums, c, adds, strict=True):
         there = f"*({{}}vector*)({place} + {at_c})"
         if is_pitched:

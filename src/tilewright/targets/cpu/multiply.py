@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from tilewright.dtypes import f32
 from tilewright.ir.fragment_ops import Coordinates, ReduceOp
 from tilewright.ir.kernel import Kernel, op_symbols
 from tilewright.ir.ops import (
@@ -33,6 +34,7 @@ from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.symbolic.expr import add, all_of, equal, less, less_equal, mul, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.conversions import HALVES
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
 from tilewright.targets.cpu.linear import distinct, linear, panels, place_of, same_place
 from tilewright.targets.cpu.live import NeededExtents
@@ -221,7 +223,7 @@ def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
 
 
 def _rows(op: Multiply, ops: Sequence[Op], uses: _Uses) -> tuple[Copy, ...]:
-    """The copies that fill operands A, if all of these only move floats from arrays."""
+    """The copies that fill operands A, if all of these only move floats from arrays, or widen halves."""
     found: list[Copy] = []
     for operand in distinct(product.a for product in op.products):
         at = _packing_copy(op, operand, ops, uses, is_a=True)
@@ -230,7 +232,8 @@ def _rows(op: Multiply, ops: Sequence[Op], uses: _Uses) -> tuple[Copy, ...]:
             return ()
         source, kind = filling.source, filling.target.dtype
         is_array = source.is_tensor and source.tensor.memory is Memory.GLOBAL
-        if not is_array or source.dtype != kind or not kind.is_float:
+        is_moved = source.dtype == kind or (kind == f32 and source.dtype in HALVES)
+        if not is_array or not is_moved or not kind.is_float:
             return ()
         found.append(filling)
     return (*found,)

@@ -26,14 +26,13 @@ from tilewright.targets.cpu.arch import (
     adds_along_k,
     adds_groups,
 )
-from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.conversions import HALVES, STORAGE
 from tilewright.targets.cpu.copies import Twins, emit_copy, emit_rows, paired
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.few_rows import CHUNK_BYTES
 from tilewright.targets.cpu.linear import PanelLayout, panels, same_place
 from tilewright.targets.cpu.loops import edges
 from tilewright.targets.cpu.multiply import Multiply, StoreSums
-from tilewright.targets.cpu.vector_moves import HALVES
 from tilewright.targets.statements import Code, code, joined, named
 
 # ---------------------------------------------------------------- operands
@@ -242,6 +241,8 @@ class Panel:
         in_place: the variable that says whether it is read from its array.
         pays: the variable that says whether whole panels are.
         masks: whether micro-kernels load parts of its rows.
+        dtype: the dtype of the array.
+        narrow: the variable of the address in an array of halves, or of null; None if none are widened.
     """
 
     address: Code
@@ -249,6 +250,8 @@ class Panel:
     in_place: Code
     pays: Code
     masks: bool
+    dtype: DType
+    narrow: Code | None
 
     @staticmethod
     def of(
@@ -265,7 +268,8 @@ class Panel:
             masks: whether micro-kernels load parts of its rows.
         """
         address, between, in_place, reads = map(emitter.local, ("panel", "step", "in_place", "pays"))
-        made, size = Panel(address, between, in_place, reads, masks), array.dtype.bytes
+        narrow = emitter.local("narrow") if array.is_converted else None
+        made, size = Panel(address, between, in_place, reads, masks, array.dtype, narrow), array.dtype.bytes
         step = emitter.spell(array.k_step)
         line, lines = CACHE_LINE_BYTES // size, max(unit * size // CACHE_LINE_BYTES, 1)
         emitter.call("max_int")
@@ -305,8 +309,12 @@ class Panel:
         with emitter.branch(code("!{}", self.in_place)):
             yield
         pointer = named(f"const {STORAGE[array.dtype.name]}* const")
-        address = code("{} ? {} : {}", self.in_place, array.address(emitter, first), packed)
-        emitter.declare(pointer, self.address, address, optional=True)
+        there = array.address(emitter, first)
+        if self.narrow is None:
+            address = code("{} ? {} : {}", self.in_place, there, packed)
+            emitter.declare(pointer, self.address, address, optional=True)
+        else:
+            emitter.declare(pointer, self.narrow, code("{} ? {} : nullptr", self.in_place, there))
         step = emitter.spell(array.k_step)
         emitter.constant("Index", self.step, code("{} ? {} : {}", self.in_place, step, unit))
 
@@ -385,6 +393,52 @@ class RowPanels:
             del sides[1 if layout.k_stride == 1 else 0]
         for name, (step, fixed) in zip(self.steps, sides, strict=True):
             emitter.constant("Index", name, code("{} ? {} : {}", is_whole, emitter.spell(step), fixed))
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """Panels of A that are widened one after the other, if there is one panel of B.
+
+    Each is widened just before it is multiplied, in the place of the first one: this stays in the first-level
+    cache.
+
+    Args:
+        copies: the copies that fill them.
+        unit: rows of a panel.
+        when: the variable that says whether this is done; else all panels are filled before.
+        slot: the variable of the index of the place of a panel.
+    """
+
+    copies: Sequence[Copy]
+    unit: int
+    when: Code
+    slot: Sym
+
+    @staticmethod
+    def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> LateRows | None:
+        """The panels with new names; None if A is not of halves.  Declares when there is one panel of B."""
+        atom = op.products[0].mma.atom
+        are_halves = all(copy.source.tensor.dtype in HALVES for copy in op.rows)
+        are_plain = all(isinstance(copy, Copy) for copy in op.packing)
+        if not op.rows or not are_halves or not are_plain or adds_along_k(atom) or adds_groups(atom):
+            return None
+        extent = op.rows[0].target.tensor.shape[0]
+        if not isinstance(extent, int) or extent <= m.unit:
+            return None
+        rows = Code(str(extent)) if m.needed is None else m.needed
+        made = LateRows(
+            op.rows, m.unit, emitter.local("in_turn"), Sym(emitter.local("slot"), 0, extent // m.unit)
+        )
+        emitter.constant("bool", made.when, code("{} == 1 && {} > {}", n.count, rows, MOST_FEW))
+        return made
+
+    def turn(self, emitter: CpuEmitter, panel: Sym) -> None:
+        """Fill a panel, and declare its place."""
+        with emitter.branch(self.when):
+            for copy in paired(self.copies, emitter.kernel):
+                assert isinstance(copy, Copy | Twins)
+                emit_rows(emitter, copy, panel, self.unit, as_first=True)
+        emitter.constant("Index", named(self.slot.name), code("{} ? 0 : {}", self.when, named(panel.name)))
 
 
 # ---------------------------------------------------------------- the result

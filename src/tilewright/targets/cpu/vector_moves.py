@@ -11,7 +11,7 @@ from tilewright.dtypes import DType, bf16, boolean, f8e4m3, f8e5m2, f16, f32, f6
 from tilewright.symbolic.expr import add, expand, floordiv
 from tilewright.symbolic.nodes import TRUE, Int
 from tilewright.symbolic.rebuilding import substitute
-from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.conversions import HALVES, STORAGE
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, SELF, CopySide, CpuEmitter
 from tilewright.targets.cpu.loops import Axis, Nest, transposed
 from tilewright.targets.statements import Code, call, code
@@ -43,8 +43,12 @@ def blocks(
         the source and of the target.
     """
     size, found = sides[1].dtype.bytes, transposed(loops)
+    is_rounded = sides[0].dtype == f32 and sides[1].dtype in HALVES
+    if is_rounded:
+        size = f32.bytes
     lanes = min(vector_bytes // size, MOST_LANES)
-    while found is not None and any(axis.extent % lanes for axis in found):
+    has_ends = {side.dtype for side in sides} <= {f32, *HALVES} and has_parts(f32, lanes)
+    while found is not None and any(not _fills(axis.extent, lanes, has_ends) for axis in found):
         lanes //= 2
     if found is None or loops.conditions != (TRUE, TRUE) or any(axis.scale != 1 for axis in found):
         return None
@@ -52,6 +56,11 @@ def blocks(
     if from_row is None or to_row is None or lanes < (LEAST_LANES if size >= 4 else MOST_LANES) or size == 2:
         return None
     return found, lanes, (from_row, to_row)
+
+
+def _fills(extent: int, lanes: int, has_ends: bool) -> bool:
+    """Whether blocks divide an extent, or one block with more than half of its rows holds it."""
+    return extent % lanes == 0 or (has_ends and lanes // 2 < extent < lanes)
 
 
 def ask_ahead(
@@ -87,6 +96,10 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
     real, stored = STORAGE[target.name], STORAGE[source.name]
     # Compilers have no vectors of truth values, so these are copied as bytes.
     lane, aliases = (real, "") if target != boolean else ("unsigned char", ", may_alias")
+    is_rounded = source == f32 and target in HALVES
+    width = f32.bytes if is_rounded else target.bytes
+    if is_rounded:
+        lane = STORAGE[f32.name]
     element = emitter.convert("source[i * source_step + j]", source, target)
     each = f"for (Index i = 0; i < {lanes}; ++i)"
     is_half = source in HALVES and target == f32 and 4 * lanes >= VECTOR_BYTES // 2
@@ -94,24 +107,25 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
     if is_half:
         load = f"(vector){widening(emitter, source, lanes)}(source + i * source_step)"
     few = ""
-    stores = [
-        f"  UNROLL for (Index j = 0; j < {lanes}; ++j)",
-        "    *(vector*)(target + j * target_step) = row[j];",
-    ]
+    store = "*(vector*)(target + j * target_step) = row[j];"
+    if is_rounded:
+        store = f"{narrowing(emitter, target, lanes)}(target + j * target_step, row[j]);"
+    stores = [f"  UNROLL for (Index j = 0; j < {lanes}; ++j)", f"    {store}"]
     rows = [f"  UNROLL {each} row[i] = {load};"]
-    if source != target and not is_half:
+    if source != target and not is_half and not is_rounded:
         rows = [
             f"  {real} block[{lanes}][{lanes}];",
             f"  {each}",
             f"    for (Index j = 0; j < {lanes}; ++j) block[i][j] = {element};",
             f"  UNROLL {each} row[i] = *(const vector*)block[i];",
         ]
-    elif target in (f32, f64) and lanes * target.bytes >= 2 * XMM_BYTES:
+    elif target in (f32, f64, *HALVES) and lanes * width >= 2 * XMM_BYTES:
         # A larger part of a block is loaded and stored as parts of vectors.
         few = f" && rows * columns <= {lanes * lanes // FEW}"
-        part = f"{load_part(emitter, target, lanes)}<vector>(source + i * source_step, columns)"
-        if is_half:
-            few, part = f" && (columns < {lanes} || rows <= {lanes // FEW})", load
+        if is_half or is_rounded:  # to convert single elements takes longer
+            few = f" && rows * columns <= {lanes}"
+        loaded, kinds = load_part(emitter, source, lanes), ("(vector)", "") if is_half else ("", "<vector>")
+        part = f"{kinds[0]}{loaded}{kinds[1]}(source + i * source_step, columns)"
         rows = [
             f"  if (rows >= {lanes} && columns >= {lanes}) {{",
             f"    UNROLL {each} row[i] = {load};",
@@ -120,7 +134,8 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
             f"    if (i < rows) row[i] = {part};",
             "  }",
         ]
-        part = f"{store_part(emitter, target, lanes)}(target + j * target_step, row[j], rows);"
+        stored_part = store_part(emitter, target, lanes, is_rounded=is_rounded)
+        part = f"{stored_part}(target + j * target_step, row[j], rows);"
         stores = [
             f"  if (rows >= {lanes} && columns >= {lanes}) {{",
             *(f"  {line}" for line in stores),
@@ -132,7 +147,7 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
 static void {SELF}({real}* target, Index target_step, const {stored}* source, Index source_step,
     Index rows, Index columns) {{
   typedef {lane} vector
-    __attribute__((vector_size({lanes * target.bytes}), aligned({target.bytes}){aliases}));
+    __attribute__((vector_size({lanes * width}), aligned({width}){aliases}));
   if ((rows < {lanes} || columns < {lanes}){few}) {{
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = {element};
@@ -140,7 +155,7 @@ static void {SELF}({real}* target, Index target_step, const {stored}* source, In
   }}
   vector row[{lanes}];
 {chr(10).join(rows)}
-{chr(10).join(_interleaved(lanes) if lanes * target.bytes == XMM_BYTES else exchanged(lanes))}
+{chr(10).join(_interleaved(lanes) if lanes * width == XMM_BYTES else exchanged(lanes))}
 {chr(10).join(stores)}
 }}"""
     name = f"transpose_{target}" + ("" if source == target else f"_from_{source}")
@@ -231,6 +246,43 @@ def has_parts(dtype: DType, lanes: int) -> bool:
     return dtype in (f32, f64) and lanes * dtype.bytes in (VECTOR_BYTES // 2, VECTOR_BYTES)
 
 
+def _moved_halves(real: str, lanes: int, to: str, start: str, which: str) -> str:
+    """Statements that copy the first ``count`` of some halves to another place.
+
+    AVX-512 copies them by one instruction.
+    """
+    pieces, size = "", lanes
+    while size:
+        move = f"__builtin_memcpy({to} + l, {start} + l, {size} * sizeof({real}));"
+        pieces += f"\n  if (kept & {size}) {{\n    {move}\n    l += {size};\n  }}"
+        size //= 2
+    text = f"""\
+  const Index kept = count < 0 ? 0 : count < {lanes} ? count : {lanes};
+  Index l = 0;{pieces}"""
+    if lanes < 8:
+        return text
+    kinds, mask = f"vector_size({2 * lanes})", f"(unsigned {'short' if lanes == 16 else 'char'})kept_bits"
+    name = f"__builtin_ia32_{which}dquhi{16 * lanes}_mask"
+    if which == "load":
+        moved = f"*(halves*){to} = (halves){name}((const place*){start}, whole{{}}, {mask});"
+    else:
+        moved = f"{name}((place*){to}, (whole)*(const halves*){start}, {mask});"
+    return f"""\
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  typedef short whole __attribute__(({kinds}));
+  typedef short halves __attribute__(({kinds}, aligned(2), may_alias));
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef short place;
+#endif
+  const unsigned kept_bits = (1u << (count < 0 ? 0 : count < {lanes} ? count : {lanes})) - 1;
+  {moved}
+#else
+{text}
+#endif"""
+
+
 def store_part(
     emitter: CpuEmitter, dtype: DType, lanes: int, *, is_rounded: bool = False, in_registers: bool = False
 ) -> Code:
@@ -249,13 +301,7 @@ def store_part(
         text = f"""\
   {real} part[{lanes}];
   {narrowing(emitter, dtype, lanes)}(part, value);
-  const Index kept = count < 0 ? 0 : count < {lanes} ? count : {lanes};
-  Index l = 0;"""
-        size = lanes
-        while size:
-            move = f"__builtin_memcpy(to + l, part + l, {size} * sizeof({real}));"
-            text += f"\n  if (kept & {size}) {{\n    {move}\n    l += {size};\n  }}"
-            size //= 2
+{_moved_halves(real, lanes, "to", "part", "store")}"""
     if has_parts(dtype, lanes):
         when, lines, _, store = _masked(dtype, lanes, in_registers=in_registers)
         text = f"#if {when}\n{lines}\n  {store};\n#else\n{text}\n#endif"
@@ -271,6 +317,15 @@ static inline void {SELF}({real}* to, Vector value, Index count) {{
 def load_part(emitter: CpuEmitter, dtype: DType, lanes: int, *, in_registers: bool = False) -> Code:
     """Return the function that loads the first ``count`` elements of a vector; the others are 0."""
     real = STORAGE[dtype.name]
+    if dtype in HALVES:
+        text = f"""\
+// from[l] in f32 for l < count, else 0
+static inline auto {SELF}(const {real}* from, Index count) {{
+  {real} part[{lanes}]{{}};
+{_moved_halves(real, lanes, "part", "from", "load")}
+  return {widening(emitter, dtype, lanes)}(part);
+}}"""
+        return emitter.function(f"load_{dtype}_part", text)
     text = f"""\
   Vector value{{}};
   for (Index l = 0; l < count && l < {lanes}; ++l) value[l] = from[l];
@@ -307,27 +362,29 @@ def run_copy(emitter: CpuEmitter, source: DType, target: DType) -> Code | None:
   for (; i + {lanes} <= count; i += {lanes}) *(vector*)(target + i) = *(const vector*)(source + i);
   if (i < count) {store}(target + i, {load}<vector>(source + i, count - i), count - i);"""
     elif {source, target} < {f32, *HALVES} and f32 in (source, target):
-        each = narrowing if source == f32 else widening
-        element = emitter.convert("source[i]", source, target)
-        lines = []
-        for lanes in (16, 8, 4):
-            if 4 * lanes > size:
-                continue
-            name = each(emitter, target if source == f32 else source, lanes)
-            kind = f"typedef float vector{lanes} __attribute__((vector_size({4 * lanes}), aligned(4)));"
-            lines.append(f"  {kind}")
-            move = f"{name}(target + {{0}}, *(const vector{lanes}*)(source + {{0}}));"
-            if source != f32:
+        lines: list[str] = []
+        for lanes in (16,) if size == VECTOR_BYTES else (8, 4):
+            if source == f32:
+                name = narrowing(emitter, target, lanes)
+                move = f"{name}(target + {{0}}, *(const vector{lanes}*)(source + {{0}}));"
+            else:
+                name = widening(emitter, source, lanes)
                 move = f"*(vector{lanes}*)(target + {{0}}) = (vector{lanes}){name}(source + {{0}});"
             lines += [
+                f"  typedef float vector{lanes} __attribute__((vector_size({4 * lanes}), aligned(4)));",
                 f"  if (count >= {lanes}) {{",
                 f"    for (; i + {lanes} <= count; i += {lanes}) {move.format('i')}",
                 f"    if (i < count) {move.format(f'count - {lanes}')}",
                 "    return;",
                 "  }",
             ]
+        load, store = (
+            load_part(emitter, source, lanes),
+            store_part(emitter, target, lanes, is_rounded=source == f32),
+        )
+        start = f"<vector{lanes}>" if source == f32 else ""
         body = "  Index i = 0;\n" + "\n".join(lines)
-        body += f"\n  for (; i < count; ++i) target[i] = {element};"
+        body += f"\n  if (count > 0) {store}(target, {load}{start}(source, count), count);"
     else:
         return None
     text = f"""\
@@ -343,9 +400,6 @@ static inline void {SELF}({real}* target, const {stored}* source, Index count) {
 # GCC makes no vector code of conversions from and to `_Float16`.
 
 
-HALVES = (f16, bf16)
-
-
 def widened(stored: DType, lanes: int) -> str:
     """Return the body of a function that loads a ``vector`` of f32 from halves."""
     halves = f"typedef {{}} halves __attribute__((vector_size({2 * lanes}), aligned(2), may_alias));"
@@ -354,14 +408,20 @@ def widened(stored: DType, lanes: int) -> str:
   {halves.format("unsigned short")}
   typedef unsigned words __attribute__((vector_size({4 * lanes})));
   return (vector)(__builtin_convertvector(*(const halves*)from, words) << 16);"""
-        if lanes != 8:
+        by_width = {
+            16: ("__AVX512F__", "__builtin_ia32_pmovzxwd512_mask((eights)*(const halves*)from, words{}, -1)"),
+            8: ("__AVX2__", "__builtin_ia32_pmovzxwd256((eights)*(const halves*)from)"),
+        }
+        if lanes not in by_width:
             return bits
         # GCC 12 widens both halves of the vector apart.
+        feature, wide = by_width[lanes]
         return f"""\
-#if defined(__AVX2__) && !defined(__clang__)
+#if defined({feature}) && !defined(__clang__)
   {halves.format("short")}
-  typedef short eights __attribute__((vector_size(16)));
-  return (vector)(__builtin_ia32_pmovzxwd256((eights)*(const halves*)from) << 16);
+  typedef short eights __attribute__((vector_size({2 * lanes})));
+  typedef int words __attribute__((vector_size({4 * lanes})));
+  return (vector)({wide} << 16);
 #else
 {bits}
 #endif"""

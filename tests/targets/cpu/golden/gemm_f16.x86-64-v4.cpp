@@ -97,36 +97,55 @@ static inline auto load_16_f16(const f16* from) {
 #endif
 }
 
-static inline auto load_8_f16(const f16* from) {
-  typedef float vector __attribute__((vector_size(32)));
-#if defined(__F16C__) && !defined(__clang__)
-  typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
-  typedef short eights __attribute__((vector_size(16)));
-  return (vector)__builtin_ia32_vcvtph2ps256((eights)*(const halves*)from);
-#elif defined(__F16C__) && defined(__clang__)
-  typedef _Float16 halves __attribute__((vector_size(16), aligned(2), may_alias));
-  return __builtin_convertvector(*(const halves*)from, vector);
+// from[l] in f32 for l < count, else 0
+static inline auto load_f16_part(const f16* from, Index count) {
+  f16 part[16]{};
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  typedef short whole __attribute__((vector_size(32)));
+  typedef short halves __attribute__((vector_size(32), aligned(2), may_alias));
+#if defined(__clang__)
+  typedef whole place;
 #else
-  vector wide;
-  for (Index l = 0; l < 8; ++l) wide[l] = f32_of_f16(from[l]);
-  return wide;
+  typedef short place;
 #endif
+  const unsigned kept_bits = (1u << (count < 0 ? 0 : count < 16 ? count : 16)) - 1;
+  *(halves*)part = (halves)__builtin_ia32_loaddquhi256_mask((const place*)from, whole{}, (unsigned short)kept_bits);
+#else
+  const Index kept = count < 0 ? 0 : count < 16 ? count : 16;
+  Index l = 0;
+  if (kept & 16) {
+    __builtin_memcpy(part + l, from + l, 16 * sizeof(f16));
+    l += 16;
+  }
+  if (kept & 8) {
+    __builtin_memcpy(part + l, from + l, 8 * sizeof(f16));
+    l += 8;
+  }
+  if (kept & 4) {
+    __builtin_memcpy(part + l, from + l, 4 * sizeof(f16));
+    l += 4;
+  }
+  if (kept & 2) {
+    __builtin_memcpy(part + l, from + l, 2 * sizeof(f16));
+    l += 2;
+  }
+  if (kept & 1) {
+    __builtin_memcpy(part + l, from + l, 1 * sizeof(f16));
+    l += 1;
+  }
+#endif
+  return load_16_f16(part);
 }
 
-static inline auto load_4_f16(const f16* from) {
-  typedef float vector __attribute__((vector_size(16)));
-#if defined(__F16C__) && !defined(__clang__)
-  typedef short halves __attribute__((vector_size(8), aligned(2), may_alias));
-  typedef short eights __attribute__((vector_size(16)));
-  const halves from4 = *(const halves*)from;
-  return (vector)__builtin_ia32_vcvtph2ps(eights{from4[0], from4[1], from4[2], from4[3]});
-#elif defined(__F16C__) && defined(__clang__)
-  typedef _Float16 halves __attribute__((vector_size(8), aligned(2), may_alias));
-  return __builtin_convertvector(*(const halves*)from, vector);
+// to[l] = value[l] for l < count
+template <typename Vector>
+static inline void store_f32_part(float* to, Vector value, Index count) {
+#if defined(__AVX512F__)
+  typedef float whole __attribute__((vector_size(64)));
+  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
+  __builtin_ia32_storeups512_mask(to, (whole)value, kept);
 #else
-  vector wide;
-  for (Index l = 0; l < 4; ++l) wide[l] = f32_of_f16(from[l]);
-  return wide;
+  for (Index l = 0; l < count && l < 16; ++l) to[l] = value[l];
 #endif
 }
 
@@ -139,19 +158,7 @@ static inline void copy_f16_to_f32(float* target, const f16* source, Index count
     if (i < count) *(vector16*)(target + count - 16) = (vector16)load_16_f16(source + count - 16);
     return;
   }
-  typedef float vector8 __attribute__((vector_size(32), aligned(4)));
-  if (count >= 8) {
-    for (; i + 8 <= count; i += 8) *(vector8*)(target + i) = (vector8)load_8_f16(source + i);
-    if (i < count) *(vector8*)(target + count - 8) = (vector8)load_8_f16(source + count - 8);
-    return;
-  }
-  typedef float vector4 __attribute__((vector_size(16), aligned(4)));
-  if (count >= 4) {
-    for (; i + 4 <= count; i += 4) *(vector4*)(target + i) = (vector4)load_4_f16(source + i);
-    if (i < count) *(vector4*)(target + count - 4) = (vector4)load_4_f16(source + count - 4);
-    return;
-  }
-  for (; i < count; ++i) target[i] = f32_of_f16(source[i]);
+  if (count > 0) store_f32_part(target, load_f16_part(source, count), count);
 }
 
 // from[l] for l < count, else 0
@@ -165,18 +172,6 @@ static inline Vector load_f32_part(const float* from, Index count) {
   Vector value{};
   for (Index l = 0; l < count && l < 16; ++l) value[l] = from[l];
   return value;
-#endif
-}
-
-// to[l] = value[l] for l < count
-template <typename Vector>
-static inline void store_f32_part(float* to, Vector value, Index count) {
-#if defined(__AVX512F__)
-  typedef float whole __attribute__((vector_size(64)));
-  const unsigned short kept = (unsigned short)(count < 16 ? (1u << (count > 0 ? count : 0)) - 1 : 65535u);
-  __builtin_ia32_storeups512_mask(to, (whole)value, kept);
-#else
-  for (Index l = 0; l < count && l < 16; ++l) to[l] = value[l];
 #endif
 }
 
@@ -310,7 +305,7 @@ static void transpose_f32_from_f16(float* target, Index target_step, const f16* 
     Index rows, Index columns) {
   typedef float vector
     __attribute__((vector_size(64), aligned(4)));
-  if ((rows < 16 || columns < 16) && (columns < 16 || rows <= 4)) {
+  if ((rows < 16 || columns < 16) && rows * columns <= 16) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_f16(source[i * source_step + j]);
     return;
@@ -320,7 +315,7 @@ static void transpose_f32_from_f16(float* target, Index target_step, const f16* 
     UNROLL for (Index i = 0; i < 16; ++i) row[i] = (vector)load_16_f16(source + i * source_step);
   } else UNROLL for (Index i = 0; i < 16; ++i) {
     row[i] = vector{};
-    if (i < rows) row[i] = (vector)load_16_f16(source + i * source_step);
+    if (i < rows) row[i] = (vector)load_f16_part(source + i * source_step, columns);
   }
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 1)) {
@@ -389,32 +384,6 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 28) / 32;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:48: sA = A.tile((48, 32), (m, k))
-    {
-      const Index limit0 = within(-48*m + 12*((M + 8) / 12), 48);
-      const Index limit1 = within(-32*k + K, 32);
-      const Index inside0 = within(min_int(-48*m + 12*((M + 8) / 12), -48*m + M), 48);
-      if (inside0 < limit0) {
-        for (Index i0 = inside0; i0 < limit0; ++i0) {
-          if (limit1 == 32) {
-            INDEPENDENT
-            for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
-          }
-          else {
-            INDEPENDENT
-            for (Index i1 = 0; i1 < limit1; ++i1) sA[32*i0 + i1] = 0;
-          }
-        }
-      }
-      for (Index i0 = 0; i0 < inside0; ++i0) {
-        if (limit1 == 32) {
-          copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, 32);
-        }
-        else {
-          copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, limit1);
-        }
-      }
-    }
     // test_text.py:53: acc += sA * sB
     {
       const Index m_needed = within(-48*m + M, 48);
@@ -422,6 +391,35 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 31) / 32;
       const Index depth = within(-32*k + K, 32);
+      const bool in_turn = n_panels == 1 && m_needed > 4;
+      if (!in_turn) {
+        // test_text.py:48: sA = A.tile((48, 32), (m, k))
+        {
+          const Index limit0 = within(-48*m + 12*((M + 8) / 12), 48);
+          const Index limit1 = within(-32*k + K, 32);
+          const Index inside0 = within(min_int(-48*m + 12*((M + 8) / 12), -48*m + M), 48);
+          if (inside0 < limit0) {
+            for (Index i0 = inside0; i0 < limit0; ++i0) {
+              if (limit1 == 32) {
+                INDEPENDENT
+                for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
+              }
+              else {
+                INDEPENDENT
+                for (Index i1 = 0; i1 < limit1; ++i1) sA[32*i0 + i1] = 0;
+              }
+            }
+          }
+          for (Index i0 = 0; i0 < inside0; ++i0) {
+            if (limit1 == 32) {
+              copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, 32);
+            }
+            else {
+              copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + A_stride0*i0, limit1);
+            }
+          }
+        }
+      }
       const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
       const Index pitch = in_result ? C_stride0 : 32;
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
@@ -452,60 +450,88 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
             __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
                 + B_stride0*row + 31);
           }
+          if (in_turn) {
+            // test_text.py:48: a panel of sA = A.tile((48, 32), (m, k))
+            {
+              const Index limit1 = within(-32*k + K, 32);
+              const Index inside0 = within(-48*m - 12*m_panel + M, 12);
+              if (inside0 < 12) {
+                for (Index i0 = inside0; i0 < 12; ++i0) {
+                  if (limit1 == 32) {
+                    INDEPENDENT
+                    for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
+                  }
+                  else {
+                    INDEPENDENT
+                    for (Index i1 = 0; i1 < limit1; ++i1) sA[32*i0 + i1] = 0;
+                  }
+                }
+              }
+              for (Index i0 = 0; i0 < inside0; ++i0) {
+                if (limit1 == 32) {
+                  copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + 12*A_stride0*m_panel
+                      + A_stride0*i0, 32);
+                }
+                else {
+                  copy_f16_to_f32(sA + 32*i0, A + 48*A_stride0*m + 32*k + 12*A_stride0*m_panel
+                      + A_stride0*i0, limit1);
+                }
+              }
+            }
+          }
+          const Index slot = in_turn ? 0 : m_panel;
           float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 32*n_panel
               + 12*C_stride0*m_panel : acc + 1536*n_panel + 384*m_panel;
           const Index high = in_result ? m_needed - (12*m_panel) : 12;
           const Index wide = n_needed - (32*n_panel);
           if (m_needed - (12*m_panel) <= 1) {
             if (n_needed - (32*n_panel) <= 31) {
-              multiply_part_f32<1>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+              multiply_part_f32<1>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                   !(k == 0));
             }
             else {
-              multiply_f32<1,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
-                  !(k == 0));
+              multiply_f32<1,2>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
             }
           }
           else {
             if (m_needed - (12*m_panel) <= 3) {
               if (n_needed - (32*n_panel) <= 31) {
-                multiply_part_f32<6>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                multiply_part_f32<6>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                     !(k == 0));
               }
               else {
-                multiply_f32<3,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
-                    !(k == 0));
+                multiply_f32<3,2>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
               }
             }
             else {
               if (m_needed - (12*m_panel) <= 6) {
                 if (n_needed - (32*n_panel) <= 31) {
-                  multiply_part_f32<6>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                  multiply_part_f32<6>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                       !(k == 0));
                 }
                 else {
-                  multiply_f32<6,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                  multiply_f32<6,2>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                       !(k == 0));
                 }
               }
               else {
                 if (m_needed - (12*m_panel) <= 9) {
                   if (n_needed - (32*n_panel) <= 31) {
-                    multiply_part_f32<12>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_part_f32<12>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
-                    multiply_f32<9,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<9,2>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                 }
                 else {
                   if (n_needed - (32*n_panel) <= 31) {
-                    multiply_part_f32<12>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_part_f32<12>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
-                    multiply_f32<12,2>(sA + 384*m_panel, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<12,2>(sA + 384*slot, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                 }
