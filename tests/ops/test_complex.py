@@ -165,15 +165,33 @@ def test_k_in_parts(target: str, split: dict[str, Any], name: str) -> None:
     check(d, arrays["a"], arrays["b"], added, how=how, conjugates=conjugates, **{**factors, "beta": beta})
 
 
+@pytest.mark.parametrize("columns", [40, 3, 1])
 @pytest.mark.parametrize("split", [{}, {"split_k": 2}, {"split_k": "auto"}])
-def test_the_bits_of_a_row_do_not_depend_on_others(split: dict[str, Any]) -> None:
+def test_the_bits_of_a_row_do_not_depend_on_others(split: dict[str, Any], columns: int) -> None:
+    """Few columns are multiplied as rows of the transposed product only without this promise."""
     rng = np.random.default_rng(9)
-    a, b = numbers(rng, (150, 1300), tw.f32, "interleaved"), numbers(rng, (1300, 40), tw.f32, "interleaved")
+    a, b = (numbers(rng, shape, tw.f32, "interleaved") for shape in ((150, 1300), (1300, columns)))
     many, few = (
         tw.complex_matmul(rows, b, **split, batch_invariant=True, target="cpu") for rows in (a, a[:3])
     )
     check(many, a, b, None, conjugates=(0, 0))
     np.testing.assert_array_equal(many[:3], few)
+
+
+@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
+@pytest.mark.parametrize("shape", [(70, 1, 130), (33, 2, 300), (90, 5, 17), (3, 70, 40)])
+def test_few_columns_are_rows_of_the_transposed_product(shape: tuple[int, int, int], orders: str) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng([*shape, *map(ord, orders)])
+    a, b = (
+        np.require(numbers(rng, extents, tw.f32, "interleaved"), requirements=order)
+        for extents, order in (((m, k), orders[0]), ((k, n), orders[1]))
+    )
+    product = plan_complex({"a": a, "b": b}, ComplexWanted(target="cpu"))
+    assert product.schedule is not None
+    assert product.schedule.swap_ab == (n < m)
+    product.run()
+    check(product.result, a, b, None, conjugates=(0, 0))
 
 
 def test_how_k_is_split_is_said_once() -> None:

@@ -467,13 +467,16 @@ def _in_one_order(question: Question, found: list[Candidate]) -> list[Candidate]
     """The candidates that share the best instruction and order of additions, whatever the number of rows.
 
     Threads of a GPU keep their sums from step to step.  Processors and the reference add up the products of
-    a step before they add the steps, so there the depth of a step is part of the order.
+    a step before they add the steps, so there the depth of a step is part of the order, and so is whether
+    complex operands change places.
     """
 
-    def order(one: Candidate) -> tuple[int, int, int, int]:
+    def order(one: Candidate) -> tuple[int, int, int, int, bool]:
         atom, period = one.schedule.atom, one.schedule.promote * one.schedule.block_k
         step = 0 if question.arch.registers else min(one.schedule.block_k, question.shape[2])
-        return INSTRUCTIONS.index(atom.instruction.partition(".")[0]), -atom.shape[2], -period, -step
+        is_turned = one.schedule.swap_ab and not (question.form.is_single or question.arch.registers)
+        number = INSTRUCTIONS.index(atom.instruction.partition(".")[0])
+        return number, -atom.shape[2], -period, -step, is_turned
 
     best = min(map(order, found), default=None)
     return [one for one in found if order(one) == best]
