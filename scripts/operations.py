@@ -41,7 +41,7 @@ the whole text of an operation; [coverage.txt](../tests/targets/golden/coverage.
 """
 
 SECTIONS = {
-    "Trying kernels": ("checking", "functions", "tune", "runtime.gpu_memory"),
+    "Trying kernels": ("checking", "functions", "tune", "runtime.gpu_memory", "report"),
     "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
     "Dataflow kernels": ("lang.dataflow", "schedule"),
     "The grid, control flow, and integers of the kernel": (

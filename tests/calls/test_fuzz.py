@@ -33,6 +33,7 @@ NOT_CALLED = {
     "made by others": {
         *("Bound", "Condition", "Executable", "Fragment", "Kernel", "MutableIndex", "Number"),
         *(
+            "KernelReport",
             "Packed",
             "RearrangedWeights",
             "PreparedLaunch",
@@ -47,7 +48,8 @@ NOT_CALLED = {
         "ir.violations",
     },
     "kernels run, which take long": {
-        f"testing.{name}" for name in ("Trial", "do_bench", "run_attention", "run_gemm")
+        *(f"testing.{name}" for name in ("Trial", "do_bench", "run_attention", "run_gemm")),
+        "kernel_report",
     },
     "answers of a check": {"ck.Check", "ck.Checks"},
     "asks the command line": {"testing.parse_args"},

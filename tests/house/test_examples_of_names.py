@@ -32,6 +32,7 @@ MADE_BY_OTHERS = {
     "Condition",
     "Executable",
     "Fragment",
+    "KernelReport",
     "MutableIndex",
     "Number",
     "Packed",

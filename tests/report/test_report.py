@@ -347,3 +347,53 @@ def test_small_arrays_keep_the_order_of_dimensions() -> None:
 
 def test_records_are_json(on_hopper: dict[str, Any]) -> None:
     assert json.loads(json.dumps(on_hopper, allow_nan=False)) == on_hopper
+
+
+def test_reports_made_in_python_are_those_of_the_command_line(tmp_path: Path) -> None:
+    square, row = tw.like("bf16", 256, 256), tw.like("bf16", 256)
+    wanted = KernelFacts(eight_lines("cuda"), "cuda", "sm_90a", check_seconds=0.01).record()
+    linear = eight_lines("cuda").bound()
+    made = tw.kernel_report(
+        linear, square, square, row, square, target="cuda", arch="sm_90a", check_seconds=0.01
+    )
+    for name in ("kernel", "arrays", "flow", "schedule", "passes", "layouts", "accesses", "source"):
+        assert made.facts[name] == wanted[name]
+    made.save(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == made.page
+    assert not read(made.page).wrong
+    shown = made._repr_html_()
+    assert unescape(shown.partition('srcdoc="')[2].partition('"')[0]) == made.page
+    assert set(made.missing) == {name for name in SECTIONS if "missing" in made.facts[name]}
+
+
+def test_a_report_on_a_call_shows_its_last_kernel() -> None:
+    a, b = np.ones((40, 64), np.float32), np.ones((64, 24), np.float32)
+    for named in ({"target": "reference"}, {"target": "cpu"}, {}):
+        made = tw.kernel_report(tw.matmul, a, b, check_seconds=0, measure=False, **named)
+        assert made.facts["target"] == named.get("target", "cpu")
+        shapes = [one["shape"] for one in made.facts["arrays"].values()]
+        assert [40, 64] in shapes
+        assert [40, 24] in shapes
+        assert made.facts["note"] == ""
+    half = tw.like("f16", 256, 256)
+    there = tw.kernel_report(tw.matmul, half, half, target="hip", arch="gfx942", check_seconds=0)
+    assert (there.facts["target"], there.facts["arch"]) == ("hip", "gfx942")
+    assert "planned for arrays of this machine" in there.facts["note"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        ((3,), {}, "3 is no kernel; nearest legal choice"),
+        ((tw.ceil_div, 3, 4), {}, "is no kernel; nearest legal choice"),
+        ((tw.matmul, np.ones((4, 4))), {}, "matmul: missing a required argument: 'b'"),
+        ((tw.matmul, np.ones((4, 4)), np.ones((4, 4))), {"target": "cdua"}, "did you mean 'cuda'"),
+        ((tw.matmul, np.ones((4, 4)), np.ones((4, 4))), {"check_seconds": -1}, "nearest legal choice: 0"),
+        ((tw.matmul, np.ones((4, 4)), np.ones((5, 4))), {}, "matmul"),
+    ],
+)
+def test_wrong_requests_are_refused_before_anything_is_made(
+    arguments: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(tw.LaunchError, match=re.escape(message)):
+        tw.kernel_report(*arguments, **named)

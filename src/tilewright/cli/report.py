@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,17 +27,15 @@ from tilewright.cli.console import (
 from tilewright.cli.export import ARRAY
 from tilewright.cli.tune import OPERATIONS, WHAT, Shapes, subjects
 from tilewright.inspect.from_files import bound_in_file
-from tilewright.report import KernelFacts, page_of
+from tilewright.report import KernelFacts, KernelReport
 from tilewright.report.facts import runs_here
-from tilewright.runtime.kernel import Bound
+from tilewright.report.making import PLANNED, rescheduled
 from tilewright.runtime.outputs import check_output, is_standard_output, output
 from tilewright.targets.target import CPU, TARGETS, target_named
 from tilewright.tune.gemm import OperationLaunch
 from tilewright.tune.subject import TuningSubject
 
 EXAMPLE = "tilewright report matmul 4096x4096:bf16 4096x4096:bf16"
-
-PLANNED = "The operation was planned for arrays of this machine; its kernel is scheduled for the target."
 
 
 @reports
@@ -83,19 +80,17 @@ def report(
     check_output(page)
     defaults = {"dtype": dtype, "layout": layout, "precision": precision}
     subject, note = _subject(operation, given or [], shape or [], constant or [], defaults, target, arch)
-    facts = KernelFacts(subject, target, arch, check_seconds, measure, note)
     with working("making the report"):
-        made = facts.record()
-        text = page_of(made)
-    tell(**made, page=str(page))
+        made = KernelReport(KernelFacts(subject, target, arch, check_seconds, measure, note).record())
+        text = made.page.encode()
+    tell(**made.facts, page=str(page))
     with output(page) as file:
-        file.write(text.encode())
+        file.write(text)
     if not is_standard_output(page):
-        say("kernel", f"{subject}, for {target} {made['arch']}")
-        for name, section in made.items():
-            if isinstance(section, dict) and "missing" in section:
-                say("", f"{name}: {section['missing'].partition(chr(10))[0]}")
-        say("wrote", f"{page}: {size(len(text.encode()))}")
+        say("kernel", f"{subject}, for {target} {made.facts['arch']}")
+        for name, why in made.missing.items():
+            say("", f"{name}: {why.partition(chr(10))[0]}")
+        say("wrote", f"{page}: {size(len(text))}")
 
 
 def _subject(
@@ -122,9 +117,7 @@ def _subject(
         raise UsageError(f"{len(found)} problems; a report is about one; nearest: {EXAMPLE}")
     (subject,) = found
     if is_absent and isinstance(subject, OperationLaunch):
-        kernel = Bound(subject.kernel.program, subject.kernel.constants)
-        text = subject.text.removesuffix(f" on {CPU.name}") + f" on {target}"
-        return replace(subject, kernel=kernel, target=target, text=text), PLANNED
+        return rescheduled(subject, target), PLANNED
     return subject, ""
 
 

@@ -1,9 +1,10 @@
 """Reports: everything that the library knows of one kernel, as one page that loads nothing, or as data.
 
-`KernelFacts` collects the facts from the other rooms, `page_of` lays them out.
+`KernelFacts` collects the facts from the other rooms, `page_of` lays them out, and `kernel_report` does both.
 """
 
 from tilewright.report.facts import KernelFacts
+from tilewright.report.making import KernelReport, kernel_report
 from tilewright.report.page import page_of
 
-__all__ = ["KernelFacts", "page_of"]
+__all__ = ["KernelFacts", "KernelReport", "kernel_report", "page_of"]

@@ -137,8 +137,26 @@ class OperationLaunch(TuningSubject):
                 made[...] = np.linspace(0, shortest - 1, one.shape[0]).astype(np.int64)
             arrays[name] = device_put(made, target)
         call = getattr(sys.modules["tilewright"], operation)
-        plans = [one.plan for one in recorded_calls(call, *first, **arrays, **words, target=target)]
         text = f"{operation} of {by_name({**given, **words})} on {target}"
+        return OperationLaunch.of_call(text, call, first, {**arrays, **words}, target)
+
+    @staticmethod
+    def of_call(
+        text: str, call: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any], target: str
+    ) -> OperationLaunch:
+        """Return the product of a call on given arrays; nothing is launched.
+
+        Args:
+            text: the call, for messages.
+            call: the operation.
+            arguments: its arguments by position.
+            named: its arguments by name, without the target.
+            target: where it is computed.
+
+        Raises:
+            LaunchError: the call launches nothing, or its schedule was chosen by the operation itself.
+        """
+        plans = [one.plan for one in recorded_calls(call, *arguments, **named, target=target)]
         launched = [plan for plan in plans if plan is not None and plan.launches]
         if not launched:
             raise LaunchError(f"{text} launches no kernel; nearest legal choice: arrays with elements")
