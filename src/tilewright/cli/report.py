@@ -28,8 +28,7 @@ from tilewright.cli.export import ARRAY
 from tilewright.cli.tune import OPERATIONS, WHAT, Shapes, subjects
 from tilewright.inspect.from_files import bound_in_file
 from tilewright.report import KernelFacts, KernelReport
-from tilewright.report.facts import runs_here
-from tilewright.report.making import PLANNED, rescheduled
+from tilewright.report.making import PLANNED, must_be_planned, rescheduled
 from tilewright.runtime.outputs import check_output, is_standard_output, output
 from tilewright.targets.target import CPU, TARGETS, target_named
 from tilewright.tune.gemm import OperationLaunch
@@ -110,7 +109,7 @@ def _subject(
     if arrays and operation != "gemm":
         shapes = [*_named(operation, arrays, len(words), constants), *shapes]
         given = words
-    is_absent = ".py" not in operation and operation != "gemm" and not runs_here(target, arch)
+    is_absent = ".py" not in operation and operation != "gemm" and must_be_planned(target, arch)
     planned = CPU.name if is_absent else target
     found = subjects(operation, given, shapes, constants, defaults, planned, EXAMPLE)
     if len(found) != 1:

@@ -23,12 +23,22 @@ from tilewright.runtime.gpu_memory import device_put
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.specimens import Specimen, in_order, like, with_arrays
-from tilewright.targets.target import CPU, target_named
+from tilewright.targets.target import CPU, REFERENCE, target_named
 from tilewright.tune.gemm import OperationLaunch
 from tilewright.tune.subject import by_name
 
 PLANNED = "The operation was planned for arrays of this machine; its kernel is scheduled for the target."
 """The remark of a report on an operation for a target that this machine does not have."""
+
+
+def must_be_planned(target: str, arch: str | None) -> bool:
+    """Return whether a call for a target must be planned on the processor: it does not run on this machine.
+
+    Args:
+        target: the target.
+        arch: the architecture; None: the target's own.
+    """
+    return target != REFERENCE.name and not runs_here(target, arch)
 
 
 def rescheduled(subject: OperationLaunch, target: str) -> OperationLaunch:
@@ -192,7 +202,8 @@ def _of_call(
     arrays = {where: one for where, one in at.items() if hasattr(one, "shape") and hasattr(one, "dtype")}
     infos = [(where, described(name, where, one)) for where, one in arrays.items()]
     wanted = target or backend_for(name, infos, None).name
-    planned = wanted if runs_here(wanted, arch) else CPU.name
+    is_absent = must_be_planned(wanted, arch)
+    planned = CPU.name if is_absent else wanted
 
     def made(one: Any) -> Any:
         return device_put(with_arrays([one])[0], planned) if isinstance(one, Specimen) else one
@@ -200,4 +211,4 @@ def _of_call(
     words = {where: made(one) for where, one in named.items()}
     text = f"{name} of {by_name(at)} on {planned}"
     found = OperationLaunch.of_call(text, call, [made(one) for one in arguments], words, planned)
-    return (found, "") if planned == wanted else (rescheduled(found, wanted), PLANNED)
+    return (rescheduled(found, wanted), PLANNED) if is_absent else (found, "")
