@@ -21,6 +21,8 @@ ACTIVATED = tt.op(linear)
 TWO = tt.op(both)
 TWICE = tt.op(doubled.bind(tile=64), results=["Y"])
 
+PROGRAM = Path(__file__).parents[2] / "examples" / "cpp" / "served_model.cpp"
+
 RUNS = """
 import sys, torch
 library, package, calls, made = sys.argv[1:]
@@ -58,6 +60,25 @@ def run_apart(library: Path, calls: dict[str, Any], package: str = "") -> dict[A
     return found
 
 
+def served_in_cpp(library: Path, package: str, x: torch.Tensor) -> torch.Tensor:
+    """Build the example in C++, and let it serve a model; no Python runs in its process."""
+    folder, root = library.parent, Path(torch.__file__).parent
+    command = ["g++", "-std=c++20", "-O0", str(PROGRAM), f"-I{root}/include", "-o", str(folder / "served")]
+    command += [f"-I{root}/include/torch/csrc/api/include", f"-L{root}/lib", f"-Wl,-rpath,{root}/lib"]
+    command += ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    (folder / "input.bin").write_bytes(x.numpy().tobytes())
+    words = [str(library), package, "input.bin", "output.bin", *map(str, x.shape)]
+    run = [str(folder / "served"), *words]
+    done = subprocess.run(run, cwd=folder, env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    short = subprocess.run([*run, "9"], cwd=folder, env={}, capture_output=True, text=True, check=False)
+    assert short.returncode == 1
+    assert "the extents need" in short.stderr
+    return torch.frombuffer(bytearray((folder / "output.bin").read_bytes()), dtype=torch.float32)
+
+
 class Layers(torch.nn.Module):
     """Two layers, attention, and a kernel of the author's."""
 
@@ -88,6 +109,7 @@ def test_a_package_of_aotinductor_runs_without_tilewright(tmp_path: Path) -> Non
     )
     found = run_apart(library, {"inputs": ("matmul", [x])}, package)
     assert torch.equal(found["model"], expected)
+    assert torch.equal(served_in_cpp(library, package, x).view_as(expected), expected)
     exact = model.double()
     y = (
         torch.nn.functional.gelu(x.double() @ exact.first.weight.mT + exact.first.bias)
