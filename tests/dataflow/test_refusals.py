@@ -71,15 +71,19 @@ def test_a_function_that_is_asked_for_as_a_method_is_named() -> None:
     with pytest.raises(AttributeError, match=r"'mean'; nearest: x\.sum\(axis\) / x\.shape\[axis\]$"):
         recorded(mean, {"X": "M N", "y": "M"})
 
-    def argmin(X, y):
+    def largest(X, y):
         for m, n in tw.tiles(X):
-            y[m] = X[m, n].argmin(axis=1)
+            y[m] = np.argmax(X[m, n], axis=1)
 
-    first = (
-        r"tw\.where\(x == x\.min\(axis=1\)\[:, None\], tw\.positions\(n\), x\.shape\[1\]\)\.min\(axis=1\)$"
-    )
-    with pytest.raises(AttributeError, match=f"'argmin'; nearest: {first}"):
-        recorded(argmin, {"X": "M N", "y": "M"})
+    with pytest.raises(tw.TraceError, match=r"nearest legal choice: x\.argmax\(axis\)"):
+        recorded(largest, {"X": "M N", "y": "M"})
+
+    def of_a_fragment(X, y):
+        for m, n in tw.tiles(X):
+            y[m] = tw.argmax(X[m, n], dim=1)
+
+    with pytest.raises(tw.TraceError, match=r"nearest legal choice: x\.argmax\(axis=1\)"):
+        recorded(of_a_fragment, {"X": "M N", "y": "M"})
 
 
 def test_the_mean_that_the_refusal_names_is_right() -> None:

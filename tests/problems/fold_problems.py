@@ -14,6 +14,8 @@ from tests.ops.test_attention_backward import Backward
 from tests.schedule import folding, whole_rows
 from tests.schedule.folding import FoldCase, U, poison
 from tests.schedule.test_merges import decayed, welford
+from tests.schedule.test_places import KINDS as NUMBERS
+from tests.schedule.test_places import centres_case, columns_case, products_case, rows_case
 from tests.schedule.test_scan_states import continuing, several, summed
 from tests.schedule.test_scans import uniform, with_gates
 from tests.schedule.whole_rows import of_rows, weighed
@@ -259,6 +261,29 @@ def going_on(number: int, target: str) -> str:
     else:
         case = summed(count, N, D, kind, seed=number, order=order)
     return computed(case, target, terms, fold="online" if target == CPU.name else CHOSEN)
+
+
+def places(number: int, target: str) -> str:
+    """Find the places of extremes: of rows, of columns, and of products; some rows have NaN or are infinite.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    which, kind = int(terms.integers(4)), str(terms.choice(NUMBERS))
+    (M,), (N,) = extents(terms, rng, ROWS[target], 1), extents(terms, rng, 3 * LARGEST[target], 1)
+    if which < 2:
+        make, gap = (rows_case, columns_case)[which], int(terms.choice([0, 1, 8]))
+        case = make(rng, M, N, kind, gap, str(terms.choice(["C", "C", "F"])))
+        return computed(case, target, terms, fold="" if which == 0 and target == CPU.name else CHOSEN)
+    kind, K = str(terms.choice(["f2", "f4"])), int(rng.integers(1, 100))
+    if which == 2:
+        return computed(
+            products_case(rng, int(rng.integers(1, 4)), M, N, K, kind), target, terms, fold=CHOSEN
+        )
+    return computed(
+        centres_case(rng, M, N, K, kind), target, terms, fold="" if target == CPU.name else CHOSEN
+    )
 
 
 # ---------------------------------------------------------------- whole rows

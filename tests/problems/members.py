@@ -43,6 +43,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "largest of rows in parts": fold_problems.lists_in_parts,
     "recurrences": fold_problems.recurrences,
     "recurrences that go on": fold_problems.going_on,
+    "places of extremes": fold_problems.places,
     "whole rows": fold_problems.rows,
     "gemm_chain": attention_problems.chain,
     "complex_matmul": complex_problems.carried_out,

@@ -66,14 +66,12 @@ _INSTEAD = {
 }
 """Replacements of NumPy functions."""
 
-_FIRST_LARGEST = "tw.where(x == x.max(axis=1)[:, None], tw.positions(n), x.shape[1]).min(axis=1)"
-
 _BEFORE = "a view of the array before it is indexed, such as A.unmerge(0, (A.shape[0] // 4, 4))[i, j]"
 
 OF_FRAGMENTS = {
     **{f"reduce_{name}": f"x.{name}(axis=1)" for name in ("sum", "max", "min")},
     "prefix_sum": "x.cumsum(axis=1)",
-    "argmax": _FIRST_LARGEST,
+    "argmax": "x.argmax(axis=1)",
     "coordinates": "tw.positions(n)",
     "causal_mask": "tw.where(tw.positions(n) <= tw.positions(m)[:, None], x, -math.inf)",
 }
@@ -82,11 +80,10 @@ OF_FRAGMENTS = {
 _OF_TILES = {
     "cumsum": "x.cumsum(axis)",
     "softmax": "tw.softmax(x)",
-    **{f"arg{name}": _FIRST_LARGEST.replace("max", name) for name in ("max", "min")},
     **dict.fromkeys(("var", "std"), "moments, x.sum(axis) and (x * x).sum(axis)"),
     **dict.fromkeys(("reshape", "view", "ravel", "flatten"), _BEFORE),
     **dict.fromkeys(("unsqueeze", "expand_dims"), "x[:, None]"),
-    **{name: f"x.{name}(axis)" for name in ("sum", "max", "min")},
+    **{name: f"x.{name}(axis)" for name in ("sum", "max", "min", "argmax", "argmin")},
     **{f"a{name}": f"x.{name}(axis)" for name in ("max", "min")},
     "mean": "x.sum(axis) / x.shape[axis]",
     **dict.fromkeys(("matmul", "dot", "einsum"), "acc += a @ b in a loop over tw.steps"),

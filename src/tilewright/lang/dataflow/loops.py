@@ -40,7 +40,7 @@ from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
 from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
-from tilewright.lang.dataflow.rows import place_of, scanned, whole
+from tilewright.lang.dataflow.rows import first_place, place_of, scanned, whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, Scalar, as_tuple, constant, unwrap
@@ -602,6 +602,10 @@ class FlowRecorder(Recorder):
         node, place = tile.node, place_of(tile, combine, axis)
         axes = (*node.axes[:place], *node.axes[place + 1 :])
         return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)
+
+    def placed(self, tile: Tile, combine: str, axis: int) -> Tile:
+        """Record the place of the first extreme along an axis."""
+        return first_place(self, tile, combine, axis)
 
     def scanned(self, tile: Tile, axis: int, *, reverse: bool) -> Tile:
         """Record prefix sums along an axis."""

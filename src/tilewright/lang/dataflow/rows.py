@@ -31,8 +31,11 @@ from tilewright.ir.ops import Reshape
 from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, spelled, tile_name
 from tilewright.lang.exact_functions import maximum, where
 from tilewright.lang.functions import exp
+from tilewright.lang.launch import require
+from tilewright.lang.scalars import wrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import NOWHERE
 from tilewright.lang.tracer import Tracer, verb
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.views.transforms import Permute
@@ -220,6 +223,42 @@ def scanned(flow: Any, tile: Tile, axis: int, *, reverse: bool) -> Tile:
     if kind.bits < 32 or kind.kind == "bool":
         tile = tile.to(f32 if kind.is_float else i32)
     made: Tile = flow.tile(flow.make(Scan, tile.dtype, tile.node.axes, tile.node, place, reverse), tile)
+    return made
+
+
+def first_place(flow: Any, tile: Tile, combine: str, axis: int) -> Tile:
+    """Record the place of the first extreme along an axis, or of the first NaN.
+
+    Args:
+        flow: the recorder.
+        tile: the tile.
+        combine: ``"max"`` or ``"min"``.
+        axis: the axis.
+
+    Raises:
+        TraceError: the axis has no span of its own, or the numbers are complex.
+    """
+    place, kind = place_of(tile, f"arg{combine}", axis), tile.dtype
+    span, what = tile.node.axes[place], f".arg{combine}(axis={axis!r}) of {tile_name(tile)}"
+    if span is None:
+        raise TraceError(f"{what} along a new axis; nearest legal choice: the axis of a span", here())
+    if kind.components > 1:
+        near = "a tile of real numbers, for instance of squares of their absolute values"
+        raise TraceError(f"{what}, which is of {kind}, has no order; nearest legal choice: {near}", here())
+    if all(loop.span not in (span, span.of) for loop in flow.loops):
+        require(
+            wrap(span.extent) >= 1, f"arg{combine} along {span.name}: a row must have at least one element"
+        )
+    if (kind.bits < 16 and kind.is_float) or kind.kind == "bool":
+        tile = tile.to(f32 if kind.is_float else i32)
+    rank = len(tile.node.axes)
+    found = tile == lifted(flow, flow.reduced(tile, combine, place), place, rank)
+    if kind.is_float:
+        found = found | (tile != tile)  # true for NaN alone
+    at = flow.rearranged(
+        flow.tile(flow.make(Position, i32, (span,), span)), (slice(None), *(None,) * (rank - 1 - place))
+    )
+    made: Tile = flow.reduced(where(found, at, NOWHERE), "min", place)
     return made
 
 

@@ -122,6 +122,9 @@ class TileRecorder(Protocol):
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
         """Record ``combine`` over an axis."""
 
+    def placed(self, tile: Tile, combine: str, axis: int) -> Tile:
+        """Record the place of the first extreme along an axis."""
+
     def scanned(self, tile: Tile, axis: int, *, reverse: bool) -> Tile:
         """Record prefix sums along an axis."""
 
@@ -382,6 +385,62 @@ class Tile(Arithmetic):
             [0.0, 3.0]
         """
         return self.flow.reduced(self, "min", axis)
+
+    @verb
+    def argmax(self, axis: int) -> Tile:
+        """Return the place of the maximum along a whole axis, in i32; the result lacks the axis.
+
+        Of equal elements the first one counts, and of rows with NaN the first NaN, as in NumPy.  In a loop
+        over `steps` of the axis, this is the place in the whole dimension of the first maximum of the step.
+
+        Args:
+            axis: the axis; a negative number counts from the last.
+
+        Raises:
+            TraceError: the tile has no such axis, or its numbers are complex.
+            LaunchError: a row has no elements.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", at="M")
+            ... def of_rows(X, at):
+            ...     for m, n in tw.tiles(X):
+            ...         at[m] = X[m, n].argmax(axis=1)
+            >>> x, at = np.float32([[1, 3, 3, 1], [5, np.nan, 6, 7]]), np.empty(2, np.int32)
+            >>> _ = of_rows(x, at, target="reference")
+            >>> at.tolist()
+            [1, 1]
+        """
+        return self.flow.placed(self, "max", axis)
+
+    @verb
+    def argmin(self, axis: int) -> Tile:
+        """Return the place of the minimum along a whole axis, in i32; the result lacks the axis.
+
+        Of equal elements the first one counts, and of rows with NaN the first NaN, as in NumPy.  In a loop
+        over `steps` of the axis, this is the place in the whole dimension of the first minimum of the step.
+
+        Args:
+            axis: the axis; a negative number counts from the last.
+
+        Raises:
+            TraceError: the tile has no such axis, or its numbers are complex.
+            LaunchError: a row has no elements.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", at="M")
+            ... def of_rows(X, at):
+            ...     for m, n in tw.tiles(X):
+            ...         at[m] = X[m, n].argmin(axis=1)
+            >>> x, at = np.float32([[1, 3, 3, 1], [5, np.nan, 6, 7]]), np.empty(2, np.int32)
+            >>> _ = of_rows(x, at, target="reference")
+            >>> at.tolist()
+            [0, 1]
+        """
+        return self.flow.placed(self, "min", axis)
 
     @verb
     def cumsum(self, axis: int, *, reverse: bool = False) -> Tile:

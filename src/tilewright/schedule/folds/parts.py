@@ -7,8 +7,8 @@ Each rule follows from the graph of a step.  Let ``x`` be a value that no cell e
 - A rescaled sum, ``cell * f(h(old) - h(new)) + x``, where ``old`` and ``new`` are an extreme before and after
   the step, ``h`` is linear, ``f`` is ``exp`` or ``exp2``, and ``x`` is a sum of values times ``f(... -
   h(new))``: each part is rescaled from its own extreme to that of both, then they are added.
-- The companion of an extreme, ``where(x > extreme, y, cell)``: the part with the extreme has it, and of equal
-  ones the first.
+- The companion of an extreme, ``where(x > extreme, y, cell)``, which may prefer NaN: the part with the
+  extreme has it, and of equal ones the first.
 
 The first value of a sum is 0, so that a part without steps changes nothing.  What an author states for a cell
 replaces these rules; it is not asked about parts without steps.
@@ -46,6 +46,7 @@ from tilewright.schedule.fixup import (
     parts_at_once,
 )
 from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.places import compared
 from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, in_order, times
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.schedule import Schedule
@@ -264,9 +265,10 @@ class StateMerge:
     def _companion(self, at: int) -> Companion | None:
         cell = self.cells[at]
         match self.form.fold.steps[at]:
-            case Map(function="select", given=(Map(function="less", given=(low, high)), new, old)) if (
-                old is cell and self._is_free(new)
+            case Map(function="select", given=(condition, new, old)) if (
+                old is cell and self._is_free(new) and (pair := compared(condition)) is not None
             ):
+                low, high = pair
                 for function, one, other in (("max", low, high), ("min", high, low)):
                     by = self.old.get(id(one), -1)
                     extreme = self.rules[by] if by >= 0 else None

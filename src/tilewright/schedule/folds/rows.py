@@ -45,6 +45,7 @@ from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.dataflow.rows import along
 from tilewright.schedule.factors import EXPLICIT
+from tilewright.schedule.folds.places import extreme_of_place, moved_place
 from tilewright.schedule.folds.powers import PLAIN, POWERS, ZERO, Powers, Weight, finite, in_order, times
 from tilewright.schedule.folds.values import neutral_of
 from tilewright.symbolic.expr import add, mul
@@ -326,6 +327,9 @@ class RowLoops:
         ]
         """Everything that is reduced along the row, arguments first."""
 
+        self.placed = {id(extreme_of_place(node, span)) for node in self.reductions}
+        """The extremes whose places are asked for, by their `id`."""
+
         self._check_rows()
         self.done: set[int] = set()
         """The reductions that earlier loops compute, by their `id`."""
@@ -384,6 +388,9 @@ class RowLoops:
 
             self.inner: dict[int, int] = {}
             """The cell of each extreme in exponents, by the extreme's number."""
+
+            self.neutral: dict[int, int] = {}
+            """The cell of each extreme that begins with its neutral element, by the `id` of its node."""
 
             self.inside = dict(self.after)
             """Values of a step, by the `id` of those of the row."""
@@ -449,6 +456,10 @@ class RowLoops:
         None: it needs results of the loop.
         """
         reduced = _reduced(node)
+        extreme = extreme_of_place(node, self.span)
+        if extreme is not None and id(extreme) in self.neutral:
+            self._place(node, extreme, self.neutral[id(extreme)])
+            return []
         if isinstance(reduced, Reduce) and reduced.combine != "sum":
             if not self._is_free(reduced.argument):
                 return None
@@ -492,15 +503,27 @@ class RowLoops:
             assert isinstance(node, Map)
             starts.append(next(one.value for one in node.given if isinstance(one, Literal)))
         else:
-            starts += [neutral_of(reduced.combine, node.dtype)] if id(node) in self.outside else []
+            is_whole = id(node) in self.outside or id(node) in self.placed
+            starts += [neutral_of(reduced.combine, node.dtype)] if is_whole else []
             starts += [limits(node.dtype)[name == "low"]] if weighs else []
         self.places[id(node)] = len(self.cells)
         for start in dict.fromkeys(starts):
+            if node is reduced and start == neutral_of(reduced.combine, node.dtype):
+                self.neutral[id(node)] = len(self.cells)
             self.inner[self.extremes[id(node)]] = len(self.cells)
             cell = self._cell(name, node, start)
             step = Map(cell.dtype, cell.axes, reduced.combine, (cell, term), location=node.location)
             self.inside[id(node)] = step
             self.steps.append(step)
+
+    def _place(self, node: Node, extreme: Reduce, at: int) -> None:
+        """Add the cell of the first place of an extreme, whose own cell has a number."""
+        before, after = self.cells[at], self.steps[at]
+        assert isinstance(after, Map), "the extreme so far and that of the step"
+        here = after.given[1]
+        known = {**self.after, id(extreme): here, id(extreme.argument): here.arguments[0]}
+        cell = self._cell("place", node, 0)
+        self.steps.append(moved_place(extreme.combine, cell, self._rebuilt(node, known), before, here))
 
     def _cell(self, name: str, node: Node, start: float | int) -> Cell:
         count = sum(one.name.partition("_")[0] == name for one in self.cells)
