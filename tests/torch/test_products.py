@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilewright.torch as tt
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.torch.products import column_sums
+from tilewright.torch.products import column_sums, tilewright_mm
 
 functional = torch.nn.functional
 f64, c128 = torch.float64, torch.complex128
@@ -564,3 +568,65 @@ def test_operands_that_are_no_tensors_are_refused() -> None:
         tt.matmul(None, a)  # type: ignore[arg-type]
     with pytest.raises(LaunchError, match=r"linear: weight is a list; .*: torch\.as_tensor"):
         tt.linear(a, [[1.0]])  # type: ignore[arg-type]
+
+
+IN_INDUCTOR = """
+import sys, torch
+import tilewright.torch as tt
+from tilewright.ops import matmul as ops
+from torch._dynamo.utils import counters
+
+arrays, made = sys.argv[1:]
+x, w, v, seed = torch.load(arrays)
+called, own = set(), ops.matmul
+
+def watched(a, b, out):
+    called.add((tuple(a.shape), tuple(b.shape)))
+    out.view(-1).view(torch.uint8).fill_(255)
+    return own(a, b, out)
+
+ops.matmul = watched
+options = {**tt.inductor_options(), "max_autotune_gemm_backends": "TRITON"}
+compiled = torch.compile(lambda x, w, v: (x @ w).abs() @ v.mT, fullgraph=True, options=options)
+for one in (x, w, v):
+    one.requires_grad_(seed.is_floating_point())
+y = compiled(x, w, v)
+grads = torch.autograd.grad(y, (x, w, v), seed) if y.requires_grad else ()
+found = [one.detach() for one in (y, *grads)]
+torch.save((found, called, counters["inductor"]["fxgraph_cache_hit"]), made)
+"""
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64])
+def test_inductor_calls_matmul_for_products_of_matrices(kind: torch.dtype, tmp_path: Path) -> None:
+    """Without choices of its own, Inductor takes it, for gradients too; a second process finds the graph."""
+    shapes = ((37, 70), (70, 90), (33, 90), (37, 33))
+    x, w, v, seed = ((4 * drawn(*shape)).to(kind) for shape in shapes)
+    torch.save((x, w, v, seed), tmp_path / "arrays.pt")
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    expected = [(x.double() @ w.double()).abs() @ v.double().mT]
+    called = {((37, 70), (70, 90)), ((37, 90), (90, 33))}
+    if kind.is_floating_point:
+        exact = [one.double().requires_grad_() for one in (x, w, v)]
+        y = (exact[0] @ exact[1]).abs() @ exact[2].mT
+        expected += torch.autograd.grad(y, exact, seed.double())
+        called |= {((37, 33), (33, 90)), ((70, 37), (37, 90)), ((37, 90), (90, 70))}
+    for hits in (0, 1):
+        words = [sys.executable, "-c", IN_INDUCTOR, str(tmp_path / "arrays.pt"), str(tmp_path / "made.pt")]
+        done = subprocess.run(words, env=os.environ | own, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found, seen, cached = torch.load(tmp_path / "made.pt")
+        assert called <= seen
+        assert bool(cached) == bool(hits)
+        for one, other in zip(found, expected, strict=True):
+            # Sums of at most 90 products of numbers below 16, twice: relative to the largest result.
+            bound = 200 * torch.finfo(kind).eps if kind.is_floating_point else 0.0
+            atol = bound * other.abs().max().item()
+            torch.testing.assert_close(one.double(), other, rtol=bound, atol=atol)
+
+
+def test_dtypes_that_matmul_lacks_are_computed_by_pytorch_in_inductor() -> None:
+    a, b = torch.arange(12).view(3, 4), torch.arange(20).view(4, 5)
+    for kind in (torch.int64, torch.int16, torch.uint8, torch.int8):
+        x, y = a.to(kind), b.to(kind)
+        assert torch.equal(tilewright_mm(x, y, out=torch.empty(3, 5, dtype=kind)), x @ y)

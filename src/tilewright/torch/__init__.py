@@ -20,7 +20,7 @@ from tilewright.torch.modules import (
     convert,
 )
 from tilewright.torch.packaging import export_operations
-from tilewright.torch.products import linear, matmul
+from tilewright.torch.products import inductor_options, linear, matmul
 
 __all__ = [
     "Attention",
@@ -40,6 +40,7 @@ __all__ = [
     "gemm_chain",
     "grouped_matmul",
     "im2col",
+    "inductor_options",
     "linear",
     "matmul",
     "op",
