@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +53,7 @@ from tilewright.errors import LaunchError, ToolchainError
 from tilewright.lang.dataflow.indexing import arrives, leaves
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import derivative as slope
+from tilewright.lang.program import by_name
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceMemory
@@ -578,12 +578,10 @@ class Ending:
 def _recorded(declared: Mapping[str, Any], record: Callable[[dict[str, Any]], None]) -> Kernel:
     """Make a kernel of a function that takes its arguments by name in a dictionary."""
 
-    def over_ranks(*given: Any) -> None:
-        record(dict(zip(declared, given, strict=True)))
+    def over_ranks(given: Any) -> None:
+        record(vars(given))
 
-    names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in declared]
-    over_ranks.__signature__ = Signature(names)  # type: ignore[attr-defined]
-    return kernel(**declared)(over_ranks)
+    return kernel(**declared)(by_name(declared, over_ranks))
 
 
 @lru_cache(256)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -279,6 +281,30 @@ class Program:
             for name, known in zip(names, spec.extent_divisors, strict=True):
                 divisors[name] = math.lcm(divisors.get(name, 1), known)
         return divisors
+
+
+def by_name(
+    names: Iterable[str], function: Callable[..., None], constants: Callable[..., object] | None = None
+) -> Callable[..., None]:
+    """Return a function with these parameters, which passes them on as attributes of one object.
+
+    Args:
+        names: names of run-time parameters.
+        function: takes that object, and compile-time constants by keyword.
+        constants: the function whose name, docstring and constants the result has; None: ``function``.
+    """
+    like, names = constants or function, tuple(names)
+
+    def taking(*values: Any, **words: Any) -> None:
+        function(SimpleNamespace(**dict(zip(names, values, strict=True))), **words)
+
+    own = inspect.signature(like).parameters.values()
+    found = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    found += (one for one in own if one.kind is one.KEYWORD_ONLY)
+    functools.update_wrapper(taking, like)
+    taking.__wrapped__ = function  # type: ignore[attr-defined]
+    taking.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
+    return taking
 
 
 class FunctionSignature:

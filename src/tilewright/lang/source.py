@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import inspect
 import linecache
 import os
 import re
@@ -283,10 +284,12 @@ def author_names(function: Callable[..., object]) -> frozenset[str]:
 
     These are their variables, and strings that are names.
     """
-    function = getattr(function, "__func__", function)
-    assert isinstance(function, FunctionType)
+    outer = getattr(function, "__func__", function)
+    assert isinstance(outer, FunctionType)
+    inner = inspect.unwrap(outer)
+    function = inner if isinstance(inner, FunctionType) else outer
     found: set[str] = set()
-    codes, known = [function.__code__], set[CodeType]()
+    codes, known = [outer.__code__, function.__code__], set[CodeType]()
     while codes:
         code = codes.pop()
         if code in known:
@@ -294,7 +297,7 @@ def author_names(function: Callable[..., object]) -> frozenset[str]:
         known.add(code)
         found.update(code.co_varnames, code.co_cellvars)
         found.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
-        codes.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
+        codes.extend(one for one in code.co_consts if isinstance(one, CodeType))
         called = (function.__globals__.get(name) for name in code.co_names)
         codes.extend(
             one.__code__

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from inspect import Parameter, Signature, signature
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,6 +25,7 @@ from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import bitcast, maximum, take
 from tilewright.lang.launch import require
+from tilewright.lang.program import by_name
 from tilewright.lang.scalars import ceil_div
 from tilewright.runtime.kernel import Kernel, kernel
 
@@ -332,8 +332,8 @@ def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel
     dims = {name: dimensions(name, own) for name, own in axes.items()}
 
     def decorate(what: Callable[..., TiledProduct]) -> Kernel:
-        def gemm(*given: Any, **constants: Any) -> None:
-            made, whole = what(**constants), KernelArrays.of(dict(zip(declared, given, strict=True)), axes)
+        def gemm(given: Any, **constants: Any) -> None:
+            made, whole = what(**constants), KernelArrays.of(vars(given), axes)
             a, b, algebra = made.a, made.b, made.algebra
             first = {"m": made.out, "n": made.out, "k": a.parts[0]}
             whole.require_extents(first)
@@ -368,11 +368,7 @@ def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel
                 if made.is_symmetric:
                     tile.store(" ".join([made.out, *lead, "n", "m"]), values[0].T)
 
-        names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in declared]
-        gemm.__signature__ = Signature([*names, *signature(what).parameters.values()])  # type: ignore[attr-defined]
-        gemm.__name__, gemm.__qualname__ = what.__name__, what.__qualname__
-        gemm.__module__, gemm.__doc__ = what.__module__, what.__doc__
-        return kernel(**{**declared, **dims})(gemm)
+        return kernel(**{**declared, **dims})(by_name(declared, gemm, what))
 
     return decorate
 

@@ -18,6 +18,7 @@ one more instruction for each score.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,9 +28,10 @@ from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import absolute, fma, maximum, where
 from tilewright.lang.functions import dropout, exp, exp2, log, log2, tanh
 from tilewright.lang.launch import require
+from tilewright.lang.program import by_name
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.ending import ACTIVATIONS
-from tilewright.runtime.kernel import kernel
+from tilewright.runtime.kernel import Kernel, kernel
 
 FAINT = 2.0**-64
 """Scales below this multiply scores in two steps, so that the exponent fits f32."""
@@ -114,52 +116,36 @@ class Scores(NamedTuple):
     scale: float | None = None
 
 
+def kernel_by_name(**declared: Any) -> Callable[[Callable[..., None]], Kernel]:
+    """Decorator that makes a kernel from a function of its arrays and numbers, as attributes of one object.
+
+    Args:
+        declared: the dimensions of each array, and the dtype of each number, in order.
+    """
+    return lambda function: kernel(**declared)(by_name(declared, function))
+
+
 ARRAYS = {"Q": "B G R M D", "K": "B G N D", "V": "B G N E", "O": "B G R M E", "L": "B G R M"}
 NUMBERS: dict[str, Any] = {"exponent": f32, "diagonal": int}
 """Parameters of attention: `BySoftmax.of`'s exponent, and the mask's first diagonal."""
 
 
-@kernel(**ARRAYS, **NUMBERS)
-def attention(
-    Q: Any,
-    K: Any,
-    V: Any,
-    O: Any,
-    L: Any,
-    exponent: Any,
-    diagonal: Any,
-    *,
-    scores: Scores,
-    between: BySoftmax,
-    with_lse: bool,
-) -> None:
+@kernel_by_name(**ARRAYS, **NUMBERS)
+def attention(given: Any, *, scores: Scores, between: BySoftmax, with_lse: bool) -> None:
     """``O = softmax(scale Q Kᵀ) V`` for R heads of queries that share a head of keys, and L."""
-    for b, g, r, m, e in tiles(O):
-        rows = QueryRows(Q, O, L if with_lse else None, (b, g, r), m)
-        keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
-        _attend(rows, keys, e, exponent, diagonal, scores, between)
+    for b, g, r, m, e in tiles(given.O):
+        rows = QueryRows(given.Q, given.O, given.L if with_lse else None, (b, g, r), m)
+        keys = KeyLoop(given.K, given.V, (b, g), steps(given.K.shape[2]))
+        _attend(rows, keys, e, given, scores, between)
 
 
 DRAWN: dict[str, Any] = {"seed": u64, "offset": u64, "threshold": u32, "kept": f32}
 """Numbers of dropout, as `tilewright.ops.wanted.Dropout` has them."""
 
 
-@kernel(**ARRAYS, bias="B G R M N", sinks="G R", lengths="B", **NUMBERS, **DRAWN)
+@kernel_by_name(**ARRAYS, bias="B G R M N", sinks="G R", lengths="B", **NUMBERS, **DRAWN)
 def attention_with_terms(
-    Q: Any,
-    K: Any,
-    V: Any,
-    O: Any,
-    L: Any,
-    bias: Any,
-    sinks: Any,
-    lengths: Any,
-    exponent: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
+    given: Any,
     *,
     scores: Scores,
     between: BySoftmax,
@@ -170,104 +156,52 @@ def attention_with_terms(
     """``O = dropout(softmax(scale Q Kᵀ + bias)) V``, likewise, with a sink for each head of queries.
 
     Args:
-        Q: queries, and so on: see `attention`.
-        K: keys.
-        V: values.
-        O: results.
-        L: logarithms of sums.
-        bias: is added to the scores, if ``"bias"`` is one of the terms; otherwise it is not read.
-        sinks: a score of each head that joins the sum of its weights, if ``"sinks"`` is one.
-        lengths: numbers of the keys of each batch, if ``"lengths"`` is one.
-        exponent: `BySoftmax.of`'s exponent.
-        diagonal: the mask's first diagonal.
-        seed: the numbers of dropout, if ``"dropout"`` is one.
-        offset: likewise.
-        threshold: likewise.
-        kept: likewise.
+        given: the arrays and numbers of `attention`; ``bias``, which is added to the scores; ``sinks``, a
+            score of each head that joins the sum of its weights; ``lengths``, the number of keys of each
+            batch; and the numbers of dropout. Those of absent terms are not read.
         scores: how scores are computed.
         between: the softmax.
         with_lse: whether L is stored.
         from_last: whether the mask counts from the last row, and from the last key of the batch.
-        terms: the terms that the call has.
+        terms: the terms that the call has: ``"bias"``, ``"sinks"``, ``"lengths"`` and ``"dropout"``.
     """
-    given = Terms(terms, bias, sinks, lengths, (seed, offset, threshold, kept), from_last)
-    _attend_to_caches(Q, K, V, O, L if with_lse else None, given, exponent, diagonal, scores, between)
-
-
-class Terms(NamedTuple):
-    """What enters attention besides queries, keys and values.
-
-    Args:
-        names: ``"bias"``, ``"sinks"``, ``"lengths"`` and ``"dropout"``, if the call has them.
-        bias: is added to the scores.
-        sinks: a score of each head that joins the sum of its weights.
-        lengths: numbers of the keys of each batch.
-        drawn: the numbers of dropout.
-        from_last: whether the mask counts from the last row, and from the last key of the batch.
-    """
-
-    names: frozenset[str]
-    bias: Any
-    sinks: Any
-    lengths: Any
-    drawn: tuple[Any, Any, Any, Any]
-    from_last: bool
+    out = given.O, given.L if with_lse else None
+    _attend_to_caches(given, given.K, given.V, out, from_last, terms, scores, between)
 
 
 def _attend_to_caches(
-    Q: Any,
+    given: Any,
     K: Any,
     V: Any,
-    O: Any,
-    L: Any,
-    given: Terms,
-    exponent: Any,
-    diagonal: Any,
+    out: tuple[Any, Any],
+    from_last: bool,
+    terms: frozenset[str],
     scores: Scores,
     between: BySoftmax,
 ) -> None:
     """Store the attention of all rows to the keys of their batch."""
-    terms = given.names
-    for b, g, r, m, e in tiles(O):
+    Q = given.Q
+    for b, g, r, m, e in tiles(given.O):
         end = given.lengths[b] if "lengths" in terms else None
-        first = (Q.shape[3], end) if given.from_last else (None, None)
-        head = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2] + positions(r).to(u64)
-        dropped = Dropped(given.drawn, head * Q.shape[3], K.shape[2])
+        first = (Q.shape[3], end) if from_last else (None, None)
         rows = QueryRows(
-            Q,
-            O,
-            L,
-            (b, g, r),
-            m,
-            given.bias if "bias" in terms else None,
+            *(Q, *out, (b, g, r), m),
+            bias=given.bias if "bias" in terms else None,
             first=first[0],
             sink=given.sinks[g, r].to(f32) if "sinks" in terms else None,
-            dropped=dropped if "dropout" in terms else None,
+            dropped=Dropped.of(given, (b, g, r), K) if "dropout" in terms else None,
         )
         keys = KeyLoop(K, V, (b, g), steps(K.shape[2], end=end), first[1])
-        _attend(rows, keys, e, exponent, diagonal, scores, between)
+        _attend(rows, keys, e, given, scores, between)
 
 
 PAGED = ARRAYS | {"K": "P S G D", "V": "P S G E", "sinks": "G R", "lengths": "B", "pages": "B T"}
 """Arrays whose keys and values lie in pages of S rows, with the numbers of the pages of each batch."""
 
 
-@kernel(**PAGED, **NUMBERS, **DRAWN)
+@kernel_by_name(**PAGED, **NUMBERS, **DRAWN)
 def paged_attention(
-    Q: Any,
-    K: Any,
-    V: Any,
-    O: Any,
-    L: Any,
-    sinks: Any,
-    lengths: Any,
-    pages: Any,
-    exponent: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
+    given: Any,
     *,
     page: int,
     scores: Scores,
@@ -277,11 +211,14 @@ def paged_attention(
     terms: frozenset[str],
 ) -> None:
     """`attention_with_terms`, where key n of batch b is ``K[pages[b, n // page], n % page]``."""
-    require(K.shape[1] == page, f"pages have {page} rows")
-    k, v = (one[:, :page].rows(pages).merge(1).permute(0, 2, 1, 3) for one in (K, V))
-    given = Terms(terms, None, sinks, lengths, (seed, offset, threshold, kept), from_last)
-    _attend_to_caches(Q, k, v, O, L if with_lse else None, given, exponent, diagonal, scores, between)
+    require(given.K.shape[1] == page, f"pages have {page} rows")
+    k, v = (one[:, :page].rows(given.pages).merge(1).permute(0, 2, 1, 3) for one in (given.K, given.V))
+    out = given.O, given.L if with_lse else None
+    _attend_to_caches(given, k, v, out, from_last, terms, scores, between)
 
+
+BOUNDS = ("q_starts", "q_ends", "k_starts", "k_ends")
+"""Arrays with the first and the last place of each sequence, of queries and of keys."""
 
 PACKED: dict[str, Any] = {
     "Q": "G R T D",
@@ -290,29 +227,21 @@ PACKED: dict[str, Any] = {
     "O": "G R T E",
     "L": "G R T",
     "sinks": "G R",
-    **dict.fromkeys(("q_starts", "q_ends", "k_starts", "k_ends"), "B"),
+    **dict.fromkeys(BOUNDS, "B"),
 }
 """Arrays of sequences that follow each other, and the bounds of their queries and keys."""
 
 
-@kernel(**PACKED, **NUMBERS, **DRAWN)
+def first_of_sequence(given: Any, b: Any, from_last: bool) -> tuple[Any, Any]:
+    """Return the row and the key of a sequence from which the mask counts."""
+    if from_last:
+        return given.q_ends[b], given.k_ends[b]
+    return given.q_starts[b], given.k_starts[b]
+
+
+@kernel_by_name(**PACKED, **NUMBERS, **DRAWN)
 def packed_attention(
-    Q: Any,
-    K: Any,
-    V: Any,
-    O: Any,
-    L: Any,
-    sinks: Any,
-    q_starts: Any,
-    q_ends: Any,
-    k_starts: Any,
-    k_ends: Any,
-    exponent: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
+    given: Any,
     *,
     scores: Scores,
     between: BySoftmax,
@@ -321,22 +250,17 @@ def packed_attention(
     terms: frozenset[str],
 ) -> None:
     """Attention of each sequence b to its own keys; queries and keys are counted from its first or last."""
-    for b, g, r, m, e in tiles(O, groups=(q_starts, q_ends)):
-        first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
-        head = positions(g).to(u64) * Q.shape[1] + positions(r).to(u64)
-        dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[2], K.shape[1])
+    Q, K = given.Q, given.K
+    for b, g, r, m, e in tiles(given.O, groups=(given.q_starts, given.q_ends)):
+        first_row, first_key = first_of_sequence(given, b, from_last)
         rows = QueryRows(
-            Q,
-            O,
-            L if with_lse else None,
-            (g, r),
-            m,
-            first=first[0],
-            sink=sinks[g, r].to(f32) if "sinks" in terms else None,
-            dropped=dropped if "dropout" in terms else None,
+            *(Q, given.O, given.L if with_lse else None, (g, r), m),
+            first=first_row,
+            sink=given.sinks[g, r].to(f32) if "sinks" in terms else None,
+            dropped=Dropped.of(given, (g, r), K) if "dropout" in terms else None,
         )
-        loop = steps(K.shape[1], begin=k_starts[b], end=k_ends[b])
-        _attend(rows, KeyLoop(K, V, (g,), loop, first[1]), e, exponent, diagonal, scores, between)
+        loop = steps(K.shape[1], begin=given.k_starts[b], end=given.k_ends[b])
+        _attend(rows, KeyLoop(K, given.V, (g,), loop, first_key), e, given, scores, between)
 
 
 class Dropped(NamedTuple):
@@ -346,20 +270,37 @@ class Dropped(NamedTuple):
     multiple of 4: four neighbours share a generation of random numbers.
 
     Args:
-        numbers: seed, offset, threshold, and the factor of the others.
+        drawn: has the numbers of `DRAWN`.
         first: ``head M`` for all M queries of a head.
         keys: N.
     """
 
-    numbers: tuple[Any, Any, Any, Any]
+    drawn: Any
     first: Any
     keys: Any
+
+    @staticmethod
+    def of(given: Any, at: tuple[Any, ...], keys: Any) -> Dropped:
+        """Return the dropout of a head, or of the first of several heads.
+
+        Args:
+            given: the queries, and the numbers of `DRAWN`.
+            at: the place of the head, or of the heads.
+            keys: all keys.
+        """
+        (place, *inner), extents = at, given.Q.shape
+        first = positions(place).to(u64)
+        for place, extent in zip(inner, extents[1:], strict=False):
+            first = first * extent + positions(place).to(u64)
+        for extent in extents[len(at) : -1]:
+            first = first * extent
+        return Dropped(given, first, keys.shape[-2])
 
     def drop(self, weights: Any, i: Any, j: Any) -> Any:
         """Return weights of queries i and keys j, some of which are 0."""
         index = (self.first + i.to(u64)) * (ceil_div(self.keys, 4) * 4) + j.to(u64)
-        seed, offset, threshold, kept = self.numbers
-        return dropout(weights, index, threshold, kept, seed, offset)
+        drawn = self.drawn
+        return dropout(weights, index, drawn.threshold, drawn.kept, drawn.seed, drawn.offset)
 
 
 class QueryRows(NamedTuple):
@@ -415,12 +356,10 @@ class KeyLoop(NamedTuple):
         return positions(n) if self.first is None else positions(n) - self.first
 
 
-def _attend(
-    rows: QueryRows, keys: KeyLoop, e: Any, exponent: Any, diagonal: Any, scores: Scores, between: BySoftmax
-) -> None:
+def _attend(rows: QueryRows, keys: KeyLoop, e: Any, given: Any, scores: Scores, between: BySoftmax) -> None:
     """Store the attention of some rows of one head, and the logarithms of their sums."""
     m, factor, power = rows.m, between.factor, between.power
-    exponent = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
+    exponent = maximum(given.exponent, NEVER_0)  # it is positive: a hidden score weighs 0
     top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
     total, out = zeros((m,), f32), zeros((m, e), f32)
     for n in keys.loop:
@@ -428,7 +367,7 @@ def _attend(
         for d in steps(keys.k.shape[-1]):
             s += rows.q[(*rows.at, m, d)] @ keys.k[(*keys.at, n, d)].T
         added = None if rows.bias is None else rows.bias[(*rows.at, m, n)].to(f32)
-        s, _ = scores_of(s, added, rows.numbers[:, None] + diagonal, keys.numbers(n), scores, factor)
+        s, _ = scores_of(s, added, rows.numbers[:, None] + given.diagonal, keys.numbers(n), scores, factor)
         new = maximum(top, s.max(axis=1))
         if power:
             steep = where(absolute(new * exponent) < STEEP, exponent, power)

@@ -7,14 +7,25 @@ They are two loops, each of which computes the weights again: `gradient_of_queri
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.dtypes import f32, u64
 from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import fma, maximum, minimum, where
 from tilewright.lang.functions import exp2
-from tilewright.ops.attending.flow import DRAWN, NEVER_0, Dropped, KeyLoop, QueryRows, Scores, scores_of
+from tilewright.ops.attending.flow import (
+    BOUNDS,
+    DRAWN,
+    NEVER_0,
+    Dropped,
+    KeyLoop,
+    QueryRows,
+    Scores,
+    first_of_sequence,
+    kernel_by_name,
+    scores_of,
+)
 from tilewright.runtime.kernel import kernel
 
 WEIGHED: dict[str, Any] = {
@@ -44,63 +55,35 @@ def prepare(dO: Any, O: Any, L: Any, shift: Any, delta: Any) -> None:
         shift[b, h, m] = where(L[b, h, m] == -math.inf, math.inf, L[b, h, m] * math.log2(math.e))
 
 
-@kernel(**WEIGHED, dQ="B G R M D", **STEPPED)
-def gradient_of_queries(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    bias: Any,
-    dQ: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-    has_bias: bool,
-) -> None:
+@kernel_by_name(**WEIGHED, dQ="B G R M D", **STEPPED)
+def gradient_of_queries(given: Any, *, scores: Scores, factor: float, drops: bool, has_bias: bool) -> None:
     """``dQ = step dS K`` with ``dS = P (dO Vᵀ - delta)``, the gradient of products of queries and keys."""
-    for b, g, r, m, d in tiles(dQ):
-        rows = QueryRows(Q, None, None, (b, g, r), m, bias if has_bias else None)
-        if drops:
-            head = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2]
-            first = (head + positions(r).to(u64)) * Q.shape[3]
-            rows = rows._replace(dropped=Dropped((seed, offset, threshold, kept), first, K.shape[2]))
-        keys = KeyLoop(K, V, (b, g), steps(K.shape[2]))
-        _queries(Moved(dO, shift, delta, step), rows, keys, dQ, d, exponent, diagonal, scores, factor)
+    for b, g, r, m, d in tiles(given.dQ):
+        rows = rows_of(given, (b, g, r), m, drops, given.bias if has_bias else None)
+        keys = KeyLoop(given.K, given.V, (b, g), steps(given.K.shape[2]))
+        _queries(given, rows, keys, d, scores, factor)
 
 
-class Moved(NamedTuple):
-    """What the gradients of both loops depend on besides queries, keys and values.
+def rows_of(given: Any, at: tuple[Any, ...], m: Any, drops: bool, bias: Any, first: Any = None) -> QueryRows:
+    """Return the queries of a head, or of several heads.
 
     Args:
-        dout: the derivative of the loss by the result.
-        shift: what `prepare` writes.
-        delta: likewise.
-        step: the derivative of a score by a product.
+        given: the arrays and numbers of the kernel.
+        at: the place of the head, or of the heads.
+        m: the rows; None for several heads.
+        drops: whether weights are dropped.
+        bias: is added to the scores; None: nothing.
+        first: the row from which the mask counts; None: the first one.
     """
-
-    dout: Any
-    shift: Any
-    delta: Any
-    step: Any
+    dropped = Dropped.of(given, at, given.K) if drops else None
+    return QueryRows(given.Q, None, None, at, m, bias, first, dropped=dropped)
 
 
 def slopes(
-    moved: Moved,
+    given: Any,
     rows: QueryRows,
     keys: KeyLoop,
     n: Any,
-    exponent: Any,
-    diagonal: Any,
     scores: Scores,
     factor: float,
     *,
@@ -110,18 +93,16 @@ def slopes(
     """Return the weights P of a tile before dropout, and ``dS = P (dO Vᵀ - delta)``.
 
     Args:
-        moved: what they depend on besides queries, keys and values.
+        given: the arrays and numbers of the kernel: those of `WEIGHED` and `STEPPED`.
         rows: the queries of one head.
         keys: the keys and values of one head.
         n: the keys of the tile.
-        exponent: `BySoftmax.of`'s exponent.
-        diagonal: the mask's first diagonal.
         scores: how scores are computed.
         factor: their last factor.
         of_keys: whether a row of the tile is a key, not a query.
         of_products: whether dS is the derivative by products, and not by scores after their bound.
     """
-    at, (dout, shift, delta, _) = (*rows.at, rows.m), moved
+    at, dout = (*rows.at, rows.m), given.dO
     s, dp = zeros(dtype=f32), zeros(dtype=f32)
 
     def along(value: Any, rows: bool) -> Any:
@@ -134,113 +115,70 @@ def slopes(
     for e in steps(keys.v.shape[-1]):
         pair = dout[(*at, e)], keys.v[(*keys.at, n, e)]
         dp += pair[of_keys] @ pair[not of_keys].T
-    added = None if rows.bias is None else rows.bias[(*at, n)]
+    added = None if rows.bias is None else rows.bias[(*rows.at, rows.m, n)]
     if added is not None:
         added = (added.T if of_keys else added).to(f32)
     last, key_numbers = along(rows.numbers, True), along(keys.numbers(n), False)
-    s, bent = scores_of(s, added, last + diagonal, key_numbers, scores, factor)
-    power = maximum(exponent, NEVER_0)  # it is positive: a hidden score weighs 0
-    p = minimum(exp2(fma(s, power, -along(shift[at], True))), 1.0)  # shifts are rounded
+    s, bent = scores_of(s, added, last + given.diagonal, key_numbers, scores, factor)
+    power = maximum(given.exponent, NEVER_0)  # it is positive: a hidden score weighs 0
+    p = minimum(exp2(fma(s, power, -along(given.shift[at], True))), 1.0)  # shifts are rounded
     if rows.dropped is not None:
         dp = rows.dropped.drop(dp, along(positions(rows.m), True), along(positions(n), False))
-    ds = p * (dp - along(delta[at], True))
+    ds = p * (dp - along(given.delta[at], True))
     return p, ds if bent is None or not of_products else ds * fma(-bent, bent, 1.0)
 
 
-def _queries(
-    moved: Moved,
-    rows: QueryRows,
-    keys: KeyLoop,
-    result: Any,
-    d: Any,
-    exponent: Any,
-    diagonal: Any,
-    scores: Scores,
-    factor: float,
-) -> None:
+def _queries(given: Any, rows: QueryRows, keys: KeyLoop, d: Any, scores: Scores, factor: float) -> None:
     """Store the gradient of some queries of one head."""
     dq = zeros((rows.m, d), f32)
     for n in keys.loop:
-        _, ds = slopes(moved, rows, keys, n, exponent, diagonal, scores, factor)
+        _, ds = slopes(given, rows, keys, n, scores, factor)
         dq.assign(dq + ds.to(keys.k.dtype) @ keys.k[(*keys.at, n, d)])
-    result[(*rows.at, rows.m, d)] = dq * moved.step
+    given.dQ[(*rows.at, rows.m, d)] = dq * given.step
 
 
-@kernel(**WEIGHED, dK="B G N D", dV="B G N E", **STEPPED)
-def gradients_of_keys(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    bias: Any,
-    dK: Any,
-    dV: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-    has_bias: bool,
-) -> None:
+@kernel_by_name(**WEIGHED, dK="B G N D", dV="B G N E", **STEPPED)
+def gradients_of_keys(given: Any, *, scores: Scores, factor: float, drops: bool, has_bias: bool) -> None:
     """``dK = step dSᵀ Q`` and ``dV = Pᵀ dO``, sums over all heads of queries that share a head of keys."""
-    for b, g, n, d, e in tiles((*dK.shape, dV.shape[3]), batch=2):
-        rows = QueryRows(Q, None, None, (b, g), None, bias if has_bias else None)
-        if drops:
-            first = (positions(b).to(u64) * Q.shape[1] + positions(g).to(u64)) * Q.shape[2]
-            dropped = Dropped((seed, offset, threshold, kept), first * Q.shape[3], K.shape[2])
-            rows = rows._replace(dropped=dropped)
-        keys = KeyLoop(K, V, (b, g), steps(Q.shape[2:4]))
-        moved = Moved(dO, shift, delta, step)
-        _keys(moved, rows, keys, n, (dK, d), (dV, e), exponent, diagonal, scores, factor)
+    for b, g, n, d, e in tiles((*given.dK.shape, given.dV.shape[3]), batch=2):
+        rows = rows_of(given, (b, g), None, drops, given.bias if has_bias else None)
+        keys = KeyLoop(given.K, given.V, (b, g), steps(given.Q.shape[2:4]))
+        _keys(given, rows, keys, n, (d, e), scores, factor)
 
 
 def _keys(
-    moved: Moved,
+    given: Any,
     rows: QueryRows,
     keys: KeyLoop,
     n: Any,
-    of_keys: tuple[Any, Any],
-    of_values: tuple[Any, Any],
-    exponent: Any,
-    diagonal: Any,
+    columns: tuple[Any, Any],
     scores: Scores,
     factor: float,
 ) -> None:
     """Store the gradients of some keys and values of one head.
 
     Args:
-        moved: what they depend on besides queries, keys and values.
+        given: the arrays and numbers of the kernel.
         rows: the queries of all heads that share the keys.
         keys: the keys and values, with the loop over heads and queries.
         n: the keys.
-        of_keys: the gradient of keys, and its columns.
-        of_values: the gradient of values, and its columns.
-        exponent: `BySoftmax.of`'s exponent.
-        diagonal: the mask's first diagonal.
+        columns: the columns of the keys and of the values.
         scores: how scores are computed.
         factor: their last factor.
     """
-    (dK, d), (dV, e), (Q, dout) = of_keys, of_values, (rows.q, moved.dout)
+    (d, e), Q, dout = columns, rows.q, given.dO
     dk, dv = zeros((n, d), f32), zeros((n, e), f32)
     for r, m in keys.loop:
         head = rows._replace(at=(*rows.at, r), m=m)
         if rows.dropped is not None:
             first = rows.dropped.first + positions(r).to(u64) * Q.shape[-2]
             head = head._replace(dropped=rows.dropped._replace(first=first))
-        weights, ds = slopes(moved, head, keys, n, exponent, diagonal, scores, factor, of_keys=True)
+        weights, ds = slopes(given, head, keys, n, scores, factor, of_keys=True)
         if head.dropped is not None:
             weights = head.dropped.drop(weights, positions(m), positions(n)[:, None])
         dv.assign(dv + weights.to(dout.dtype) @ dout[(*head.at, m, e)])
         dk.assign(dk + ds.to(Q.dtype) @ Q[(*head.at, m, d)])
-    dK[(*keys.at, n, d)], dV[(*keys.at, n, e)] = dk * moved.step, dv
+    given.dK[(*keys.at, n, d)], given.dV[(*keys.at, n, e)] = dk * given.step, dv
 
 
 PACKED_WEIGHED: dict[str, Any] = {
@@ -250,85 +188,31 @@ PACKED_WEIGHED: dict[str, Any] = {
     "dO": "G R T E",
     "shift": "G R T",
     "delta": "G R T",
-    **dict.fromkeys(("q_starts", "q_ends", "k_starts", "k_ends"), "B"),
+    **dict.fromkeys(BOUNDS, "B"),
 }
 """Arrays that both gradients of packed sequences read."""
 
 
-@kernel(**PACKED_WEIGHED, dQ="G R T D", **STEPPED)
+@kernel_by_name(**PACKED_WEIGHED, dQ="G R T D", **STEPPED)
 def packed_gradient_of_queries(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    q_starts: Any,
-    q_ends: Any,
-    k_starts: Any,
-    k_ends: Any,
-    dQ: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-    from_last: bool,
+    given: Any, *, scores: Scores, factor: float, drops: bool, from_last: bool
 ) -> None:
     """`gradient_of_queries` of each sequence b, as `packed_attention` has them."""
-    for b, g, r, m, d in tiles(dQ, groups=(q_starts, q_ends)):
-        first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
-        rows = QueryRows(Q, None, None, (g, r), m, None, first[0])
-        if drops:
-            head = positions(g).to(u64) * Q.shape[1] + positions(r).to(u64)
-            dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[2], K.shape[1])
-            rows = rows._replace(dropped=dropped)
-        loop = steps(K.shape[1], begin=k_starts[b], end=k_ends[b])
-        keys = KeyLoop(K, V, (g,), loop, first[1])
-        _queries(Moved(dO, shift, delta, step), rows, keys, dQ, d, exponent, diagonal, scores, factor)
+    for b, g, r, m, d in tiles(given.dQ, groups=(given.q_starts, given.q_ends)):
+        first_row, first_key = first_of_sequence(given, b, from_last)
+        rows = rows_of(given, (g, r), m, drops, None, first_row)
+        loop = steps(given.K.shape[1], begin=given.k_starts[b], end=given.k_ends[b])
+        _queries(given, rows, KeyLoop(given.K, given.V, (g,), loop, first_key), d, scores, factor)
 
 
-@kernel(**PACKED_WEIGHED, dK="G U D", dV="G U E", **STEPPED)
+@kernel_by_name(**PACKED_WEIGHED, dK="G U D", dV="G U E", **STEPPED)
 def packed_gradients_of_keys(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    q_starts: Any,
-    q_ends: Any,
-    k_starts: Any,
-    k_ends: Any,
-    dK: Any,
-    dV: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-    from_last: bool,
+    given: Any, *, scores: Scores, factor: float, drops: bool, from_last: bool
 ) -> None:
     """`gradients_of_keys` of each sequence b, likewise."""
-    for b, g, n, d, e in tiles((*dK.shape, dV.shape[2]), batch=1, groups=(k_starts, k_ends)):
-        first = (q_ends[b], k_ends[b]) if from_last else (q_starts[b], k_starts[b])
-        rows = QueryRows(Q, None, None, (g,), None, None, first[0])
-        if drops:
-            head = positions(g).to(u64) * Q.shape[1]
-            dropped = Dropped((seed, offset, threshold, kept), head * Q.shape[2], K.shape[1])
-            rows = rows._replace(dropped=dropped)
-        loop = steps(Q.shape[1:3], begin=q_starts[b], end=q_ends[b])
-        keys, moved = KeyLoop(K, V, (g,), loop, first[1]), Moved(dO, shift, delta, step)
-        _keys(moved, rows, keys, n, (dK, d), (dV, e), exponent, diagonal, scores, factor)
+    columns, groups = (*given.dK.shape, given.dV.shape[2]), (given.k_starts, given.k_ends)
+    for b, g, n, d, e in tiles(columns, batch=1, groups=groups):
+        first_row, first_key = first_of_sequence(given, b, from_last)
+        rows = rows_of(given, (g,), None, drops, None, first_row)
+        loop = steps(given.Q.shape[1:3], begin=given.q_starts[b], end=given.q_ends[b])
+        _keys(given, rows, KeyLoop(given.K, given.V, (g,), loop, first_key), n, (d, e), scores, factor)

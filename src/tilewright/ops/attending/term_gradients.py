@@ -25,8 +25,8 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import minimum
 from tilewright.lang.functions import exp2
 from tilewright.ops.attending.choice import by_head_of_keys
-from tilewright.ops.attending.flow import Dropped, KeyLoop, QueryRows, Scores
-from tilewright.ops.attending.gradients import STEPPED, WEIGHED, Moved, slopes
+from tilewright.ops.attending.flow import Dropped, KeyLoop, QueryRows, Scores, kernel_by_name
+from tilewright.ops.attending.gradients import STEPPED, WEIGHED, slopes
 from tilewright.ops.launching import ALIGNED, OWN, Launch
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import kernel
@@ -35,158 +35,70 @@ OF_HEAD = ("q", "k", "v", "dout", "shift", "delta", "bias")
 """Arrays that all kernels of a bias read."""
 
 
-class Drawn(NamedTuple):
-    """Random numbers of dropout, and the number of the first head.
-
-    Args:
-        numbers: seed, offset, threshold, and the factor of the others.
-        start: number of the first head among those of all batches.
-        heads: heads of queries of a batch.
-    """
-
-    numbers: tuple[Any, Any, Any, Any]
-    start: Any
-    heads: Any
-
-
 def _slopes(
-    arrays: tuple[Any, ...],
+    given: Any,
     at: tuple[Any, Any, Any],
     m: Any,
     n: Any,
-    exponent: Any,
-    diagonal: Any,
     scores: Scores,
     factor: float,
-    drawn: Drawn | None,
+    drops: bool,
     *,
     of_keys: bool = False,
 ) -> Any:
     """Return ``dS``, the derivatives of a loss by scores after their bound.
 
     Args:
-        arrays: those of `WEIGHED`.
+        given: the arrays and numbers of the kernel; ``start`` and ``heads``, if its queries are a part of all
+            heads, are the number of the first head and those of a batch.
         at: batch, head of keys, and head of queries.
         m: the queries.
         n: the keys.
-        exponent: as in `slopes`, and so on.
-        diagonal: likewise.
-        scores: likewise.
+        scores: as in `slopes`.
         factor: likewise.
-        drawn: the numbers of dropout, or None without dropout.
+        drops: whether weights are dropped.
         of_keys: whether a row of the tile is a key, not a query.
     """
-    Q, K, V, dO, shift, delta, bias = arrays
-    b, g, r = at
-    rows = QueryRows(Q, None, None, at, m, bias)
-    if drawn is not None:
-        head = positions(b).to(u64) * drawn.heads + positions(g).to(u64) * Q.shape[2] + positions(r).to(u64)
-        rows = rows._replace(dropped=Dropped(drawn.numbers, (head + drawn.start) * Q.shape[3], K.shape[2]))
-    moved, keys = Moved(dO, shift, delta, None), KeyLoop(K, V, (b, g), None)
-    given = (moved, rows, keys, n, exponent, diagonal, scores, factor)
-    return slopes(*given, of_keys=of_keys, of_products=False)[1]
+    Q, (b, g, r) = given.Q, at
+    rows = QueryRows(Q, None, None, at, m, given.bias)
+    if drops:
+        heads, start = getattr(given, "heads", Q.shape[1] * Q.shape[2]), getattr(given, "start", 0)
+        head = positions(b).to(u64) * heads + positions(g).to(u64) * Q.shape[2] + positions(r).to(u64)
+        rows = rows._replace(dropped=Dropped(given, (head + start) * Q.shape[3], given.K.shape[2]))
+    keys = KeyLoop(given.K, given.V, (b, g), None)
+    return slopes(given, rows, keys, n, scores, factor, of_keys=of_keys, of_products=False)[1]
 
 
-@kernel(**WEIGHED, prior="B G R M N", dB="B G R M N", start=int, heads=int, **STEPPED)
-def gradient_of_bias(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    bias: Any,
-    prior: Any,
-    dB: Any,
-    start: Any,
-    heads: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-    adds: str,
-) -> None:
+@kernel_by_name(**WEIGHED, prior="B G R M N", dB="B G R M N", start=int, heads=int, **STEPPED)
+def gradient_of_bias(given: Any, *, scores: Scores, factor: float, drops: bool, adds: str) -> None:
     """``dB = dS``, added to ``prior``, or with ``adds="in place"`` to dB; without ``adds``, to nothing."""
-    arrays = (Q, K, V, dO, shift, delta, bias)
-    drawn = Drawn((seed, offset, threshold, kept), start, heads) if drops else None
-    for b, g, r, m, n in tiles(dB, batch=3):
-        ds = _slopes(arrays, (b, g, r), m, n, exponent, diagonal, scores, factor, drawn)
+    for b, g, r, m, n in tiles(given.dB, batch=3):
+        ds = _slopes(given, (b, g, r), m, n, scores, factor, drops)
         if adds:
-            ds = ds + (dB if adds == "in place" else prior)[b, g, r, m, n]
-        dB[b, g, r, m, n] = ds
+            ds = ds + (given.dB if adds == "in place" else given.prior)[b, g, r, m, n]
+        given.dB[b, g, r, m, n] = ds
 
 
-@kernel(**WEIGHED, dB="B G R M", **STEPPED)
-def gradient_of_rows(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    bias: Any,
-    dB: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-) -> None:
+@kernel_by_name(**WEIGHED, dB="B G R M", **STEPPED)
+def gradient_of_rows(given: Any, *, scores: Scores, factor: float, drops: bool) -> None:
     """``dB = sum_n dS``, the gradient of a bias that all keys share, for each head."""
-    arrays = (Q, K, V, dO, shift, delta, bias)
-    drawn = Drawn((seed, offset, threshold, kept), 0, Q.shape[1] * Q.shape[2]) if drops else None
-    for b, g, r, m in tiles(dB, batch=3):
+    for b, g, r, m in tiles(given.dB, batch=3):
         total = zeros((m,), f32)
-        for n in steps(K.shape[2]):
-            ds = _slopes(arrays, (b, g, r), m, n, exponent, diagonal, scores, factor, drawn)
+        for n in steps(given.K.shape[2]):
+            ds = _slopes(given, (b, g, r), m, n, scores, factor, drops)
             total.assign(total + ds.sum(axis=1))
-        dB[b, g, r, m] = total
+        given.dB[b, g, r, m] = total
 
 
-@kernel(**WEIGHED, dB="B G R N", **STEPPED)
-def gradient_of_columns(
-    Q: Any,
-    K: Any,
-    V: Any,
-    dO: Any,
-    shift: Any,
-    delta: Any,
-    bias: Any,
-    dB: Any,
-    exponent: Any,
-    step: Any,
-    diagonal: Any,
-    seed: Any,
-    offset: Any,
-    threshold: Any,
-    kept: Any,
-    *,
-    scores: Scores,
-    factor: float,
-    drops: bool,
-) -> None:
+@kernel_by_name(**WEIGHED, dB="B G R N", **STEPPED)
+def gradient_of_columns(given: Any, *, scores: Scores, factor: float, drops: bool) -> None:
     """``dB = sum_m dS``, the gradient of a bias that all queries share, for each head."""
-    arrays = (Q, K, V, dO, shift, delta, bias)
-    drawn = Drawn((seed, offset, threshold, kept), 0, Q.shape[1] * Q.shape[2]) if drops else None
-    for b, g, r, n in tiles(dB, batch=3):
+    for b, g, r, n in tiles(given.dB, batch=3):
         total = zeros((n,), f32)
-        for m in steps(Q.shape[3]):
-            ds = _slopes(arrays, (b, g, r), m, n, exponent, diagonal, scores, factor, drawn, of_keys=True)
+        for m in steps(given.Q.shape[3]):
+            ds = _slopes(given, (b, g, r), m, n, scores, factor, drops, of_keys=True)
             total.assign(total + ds.sum(axis=1))
-        dB[b, g, r, n] = total
+        given.dB[b, g, r, n] = total
 
 
 @kernel(shift="B H M", delta="B H M", sinks="H", P="B H")
