@@ -14,18 +14,26 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.lang import operations as tw
-from tilewright.lang.asynchrony import let_next_begin
-from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.exact_functions import absolute, bitcast, maximum, where
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.layout.layout import Layout
-from tilewright.ops.splitting import FEW_BLOCKS, FINITE, blocks_of, place_of, units_of
-from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.ops.splitting import (
+    FEW_BLOCKS,
+    FINITE,
+    block_of_both,
+    blocks_of,
+    for_both,
+    operands_of,
+    place_of,
+    rows_of,
+    units_of,
+)
+from tilewright.ops.tiled_product import kernel_by_name
+from tilewright.runtime.kernel import Kernel
 from tilewright.threads.distribution import Distribution, raked
 
 LANES = 32
@@ -107,45 +115,20 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     """
     declared: dict[str, Any] = {}
     for name, rank in (("a", rank_a), ("b", rank_b)):
-        lead = "".join(f"{name.upper()}{dim} " for dim in range(rank))
-        rows = f"{lead}R{name}"
+        rows = rows_of(name, rank)
         declared |= {f"{name}_{array}": f"{rows} K" for array in ARRAYS} | {f"{name}_unit": rows}
 
-    @kernel(**declared)
-    def complex_halves(
-        a_re: Any,
-        a_im: Any,
-        a_re_high: Any,
-        a_re_low: Any,
-        a_im_high: Any,
-        a_im_low: Any,
-        a_unit: Any,
-        b_re: Any,
-        b_im: Any,
-        b_re_high: Any,
-        b_re_low: Any,
-        b_im_high: Any,
-        b_im_low: Any,
-        b_unit: Any,
-        *,
-        tilings: tuple[PartsTiling, PartsTiling],
-        both: bool = True,
-    ) -> None:
-        step = 1 if both else 2
-        of_a = (a_re, a_im, *(a_re_high, a_re_low, a_im_high, a_im_low)[::step], a_unit)
-        of_b = (b_re, b_im, *(b_re_high, b_re_low, b_im_high, b_im_low)[::step], b_unit)
-        blocks_a, blocks_b = blocks_of(a_unit, tilings[0].rows), blocks_of(b_unit, tilings[1].rows)
-        let_next_begin(blocks_a + blocks_b <= FEW_BLOCKS)
-        number = block_index(blocks_a + blocks_b)
-        turning = []
+    @kernel_by_name(**declared)
+    def complex_halves(given: Any, *, tilings: tuple[PartsTiling, PartsTiling], both: bool = True) -> None:
+        halves = ARRAYS[2 :: 1 if both else 2]
+        arrays = operands_of(given, [f"_{name}" for name in (*ARRAYS[:2], *halves, "unit")])
+        blocks = [blocks_of(own[-1], one.rows) for own, one in zip(arrays, tilings, strict=True)]
+        number, turning = block_of_both(blocks, FEW_BLOCKS), list[Tensor]()
         if any(tiling.turned for tiling in tilings):
             shape = tilings[0].shape
             rows = Layout(shape, (1, shape[0] + GAP))
-            turning = [tw.shared(shape, dtypes.f16, layout=rows) for _ in ARRAYS[2::step]]
-        with when(number < blocks_a):
-            _split(of_a, number, tilings[0], turning)
-        with otherwise():
-            _split(of_b, number - blocks_a, tilings[1], turning)
+            turning += [tw.shared(shape, dtypes.f16, layout=rows) for _ in halves]
+        for_both(number, blocks, lambda which, own: _split(arrays[which], own, tilings[which], turning))
 
     return complex_halves
 

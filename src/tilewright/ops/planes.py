@@ -19,7 +19,6 @@ from tilewright.arch import Arch
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType, f32, i32
 from tilewright.lang.asynchrony import let_next_begin
-from tilewright.lang.control import otherwise, when
 from tilewright.lang.exact_functions import absolute, bitcast, where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index
@@ -32,7 +31,8 @@ from tilewright.ops.launching import Call, Launch, LaunchPlan, Prepass
 from tilewright.ops.planning import LAUNCH_US, copied_us, is_flat, pays, prepass_pays
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import plain
-from tilewright.ops.splitting import FINITE
+from tilewright.ops.splitting import FINITE, block_of_both, for_both, operands_of
+from tilewright.ops.tiled_product import kernel_by_name
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.gpu_memory import ALIGNMENT
@@ -162,28 +162,12 @@ def splitting_of_two(rank: int, padded: bool = False) -> Kernel:
         padded: whether planes have longer rows than the sources, filled with zeros.
     """
 
-    @kernel(**_declared(rank, "a", padded), **_declared(rank, "b", padded))
-    def planes_of_both(
-        a_re: Any,
-        a_im: Any,
-        a_first: Any,
-        a_second: Any,
-        a_both: Any,
-        b_re: Any,
-        b_im: Any,
-        b_first: Any,
-        b_second: Any,
-        b_both: Any,
-        *,
-        hows: tuple[Writing, Writing],
-    ) -> None:
-        blocks_a, blocks_b = _blocks(a_first), _blocks(b_first)
-        let_next_begin(blocks_a + blocks_b <= FEW_BLOCKS)
-        number = block_index(blocks_a + blocks_b)
-        with when(number < blocks_a):
-            _write((a_re, a_im, a_first, a_second, a_both), number, hows[0])
-        with otherwise():
-            _write((b_re, b_im, b_first, b_second, b_both), number - blocks_a, hows[1])
+    @kernel_by_name(**_declared(rank, "a", padded), **_declared(rank, "b", padded))
+    def planes_of_both(given: Any, *, hows: tuple[Writing, Writing]) -> None:
+        arrays = operands_of(given, [f"_{name}" for name in (*SOURCE_ARRAYS, *PLANE_ARRAYS)])
+        blocks = [_blocks(own[len(SOURCE_ARRAYS)]) for own in arrays]
+        number = block_of_both(blocks, FEW_BLOCKS)
+        for_both(number, blocks, lambda which, own: _write(arrays[which], own, hows[which]))
 
     return planes_of_both
 

@@ -8,7 +8,7 @@ both operands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -29,10 +29,11 @@ from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.lang.tracer import current
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.problem import Matrices
+from tilewright.ops.tiled_product import kernel_by_name
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.gpu_memory import ALIGNMENT
-from tilewright.runtime.kernel import Bound, Kernel, kernel
+from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.threads.distribution import Distribution, raked
 
 THREADS, LANES = 256, 32
@@ -114,35 +115,68 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     """
     declared: dict[str, Any] = {}
     for name, rank in (("a", rank_a), ("b", rank_b)):
-        lead = "".join(f"{name.upper()}{dim} " for dim in range(rank))
-        rows = f"{lead}R{name}"
+        rows = rows_of(name, rank)
         declared |= dict.fromkeys((name, f"{name}_high", f"{name}_low"), f"{rows} K") | {f"{name}_unit": rows}
 
-    @kernel(**declared)
-    def split_in_halves(
-        a: Any,
-        a_high: Any,
-        a_low: Any,
-        a_unit: Any,
-        b: Any,
-        b_high: Any,
-        b_low: Any,
-        b_unit: Any,
-        *,
-        tilings: tuple[Tiling, Tiling],
-        both: bool,
-    ) -> None:
-        blocks_a, blocks_b = (
-            blocks_of(unit, one.rows) for unit, one in zip((a_unit, b_unit), tilings, strict=True)
-        )
-        let_next_begin(blocks_a + blocks_b <= FEW_BLOCKS)
-        number = block_index(blocks_a + blocks_b)
-        with when(number < blocks_a):
-            _split((a, a_high, a_low, a_unit), number, tilings[0], both)
-        with otherwise():
-            _split((b, b_high, b_low, b_unit), number - blocks_a, tilings[1], both)
+    @kernel_by_name(**declared)
+    def split_in_halves(given: Any, *, tilings: tuple[Tiling, Tiling], both: bool) -> None:
+        arrays = operands_of(given, ("", "_high", "_low", "_unit"))
+        blocks = [blocks_of(own[-1], one.rows) for own, one in zip(arrays, tilings, strict=True)]
+        number = block_of_both(blocks, FEW_BLOCKS)
+        for_both(number, blocks, lambda which, own: _split(arrays[which], own, tilings[which], both))
 
     return split_in_halves
+
+
+def rows_of(name: str, rank: int) -> str:
+    """Return the dimensions of an array with one element for each row of an operand.
+
+    Args:
+        name: the operand.
+        rank: number of its batch dimensions.
+
+    Example:
+        >>> rows_of("a", 2)
+        'A0 A1 Ra'
+    """
+    return "".join(f"{name.upper()}{dim} " for dim in range(rank)) + f"R{name}"
+
+
+def operands_of(given: Any, suffixes: Sequence[str]) -> list[list[Tensor]]:
+    """Return the arrays of A and of B, whose names begin with that of the operand.
+
+    Args:
+        given: has the arrays as attributes.
+        suffixes: the ends of their names.
+    """
+    return [[getattr(given, f"{name}{suffix}") for suffix in suffixes] for name in "ab"]
+
+
+def block_of_both(blocks: Sequence[Index], few: int) -> Index:
+    """Return the number of a block in a launch that has blocks for two operands.
+
+    Args:
+        blocks: number of blocks of each operand.
+        few: number of blocks up to which the next launch may start early.
+    """
+    count = blocks[0] + blocks[1]
+    let_next_begin(count <= few)
+    number: Index = block_index(count)
+    return number
+
+
+def for_both(number: Index, blocks: Sequence[Index], work: Callable[[int, Index], None]) -> None:
+    """Do the work of one block, which belongs to the first or to the second operand.
+
+    Args:
+        number: from `block_of_both`.
+        blocks: number of blocks of each operand.
+        work: takes the operand, 0 or 1, and the number of the block among those of this operand.
+    """
+    with when(number < blocks[0]):
+        work(0, number)
+    with otherwise():
+        work(1, number - blocks[0])
 
 
 def blocks_of(unit: Tensor, rows: int) -> Index:
@@ -163,7 +197,7 @@ def place_of(unit: Tensor, rows: int, number: Index) -> tuple[tuple[Index, ...],
     return tuple(places), r
 
 
-def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool) -> None:
+def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, both: bool) -> None:
     """Split the rows of one block: first their largest number, then their halves.
 
     Args:

@@ -320,6 +320,15 @@ class TiledProduct:
     is_symmetric: bool = False
 
 
+def kernel_by_name(**declared: Any) -> Callable[[Callable[..., None]], Kernel]:
+    """Decorator that makes a kernel from a function of its arrays and numbers, as attributes of one object.
+
+    Args:
+        declared: the dimensions of each array, and the dtype of each number, in order.
+    """
+    return lambda function: kernel(**declared)(by_name(declared, function))
+
+
 def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel]:
     """Decorator that makes a kernel from a function that returns a `TiledProduct`.
 

@@ -18,7 +18,6 @@ one more instruction for each score.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,10 +27,10 @@ from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import absolute, fma, maximum, where
 from tilewright.lang.functions import dropout, exp, exp2, log, log2, tanh
 from tilewright.lang.launch import require
-from tilewright.lang.program import by_name
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.ending import ACTIVATIONS
-from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.ops.tiled_product import kernel_by_name
+from tilewright.runtime.kernel import kernel
 
 FAINT = 2.0**-64
 """Scales below this multiply scores in two steps, so that the exponent fits f32."""
@@ -114,15 +113,6 @@ class Scores(NamedTuple):
     window: int | None = None
     soft_cap: tuple[float, float] | None = None
     scale: float | None = None
-
-
-def kernel_by_name(**declared: Any) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator that makes a kernel from a function of its arrays and numbers, as attributes of one object.
-
-    Args:
-        declared: the dimensions of each array, and the dtype of each number, in order.
-    """
-    return lambda function: kernel(**declared)(by_name(declared, function))
 
 
 ARRAYS = {"Q": "B G R M D", "K": "B G N D", "V": "B G N E", "O": "B G R M E", "L": "B G R M"}

@@ -23,9 +23,9 @@ from tilewright.ops.attending.flow import (
     QueryRows,
     Scores,
     first_of_sequence,
-    kernel_by_name,
     scores_of,
 )
+from tilewright.ops.tiled_product import kernel_by_name
 from tilewright.runtime.kernel import kernel
 
 WEIGHED: dict[str, Any] = {

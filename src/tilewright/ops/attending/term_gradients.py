@@ -25,9 +25,10 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import minimum
 from tilewright.lang.functions import exp2
 from tilewright.ops.attending.choice import by_head_of_keys
-from tilewright.ops.attending.flow import Dropped, KeyLoop, QueryRows, Scores, kernel_by_name
+from tilewright.ops.attending.flow import Dropped, KeyLoop, QueryRows, Scores
 from tilewright.ops.attending.gradients import STEPPED, WEIGHED, slopes
 from tilewright.ops.launching import ALIGNED, OWN, Launch
+from tilewright.ops.tiled_product import kernel_by_name
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import kernel
 
