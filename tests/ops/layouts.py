@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.ops.problem import Matrices
+from tilewright.ops.problem import MatrixBatch
 from tilewright.runtime.arrays import ArrayInfo
 
 
-def layouts(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
+def layouts(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
     """Return extents and strides of described arrays, by name."""
-    return {name: Matrices(info.shape, info.strides) for name, info in infos.items()}
+    return {name: MatrixBatch(info.shape, info.strides) for name, info in infos.items()}

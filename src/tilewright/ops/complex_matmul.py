@@ -59,7 +59,7 @@ from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import FASTER_FROM, is_flat, is_split, multiplications, of_sums
 from tilewright.ops.problem import (
     IMAGINARY,
-    Matrices,
+    MatrixBatch,
     Problem,
     check_broadcast,
     numbered_problem,
@@ -559,13 +559,13 @@ def _shape(parts: Mapping[str, Parts], asked: ComplexWanted) -> tuple[Subscripts
 
 def _pose(
     arrays: Mapping[str, Strided], axes: Subscripts | None, asked: ComplexWanted
-) -> tuple[Problem | Contraction, Mapping[str, Matrices], tuple[int, ...]]:
+) -> tuple[Problem | Contraction, Mapping[str, MatrixBatch], tuple[int, ...]]:
     """The product of matrices, or the contraction if an array needs a view.
 
     Also the extents and strides of its arrays, and the order of the result's dimensions if elements are
     dropped.
     """
-    layouts = {name: Matrices(one.info.shape, one.info.strides) for name, one in arrays.items()}
+    layouts = {name: MatrixBatch(one.info.shape, one.info.strides) for name, one in arrays.items()}
     drops, multiplies = asked.dropped.probability > 0, asked.alpha != 0
     if axes is None:
         problem, order = problem_of(layouts, multiplies=multiplies), tuple[int, ...]()

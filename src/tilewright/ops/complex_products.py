@@ -15,7 +15,7 @@ from tilewright.ops.tiled_product import (
     Algebra,
     EndingTerm,
     KernelArrays,
-    Operand,
+    ProductOperand,
     TiledProduct,
     Tiles,
     kernel_of,
@@ -145,7 +145,7 @@ def four_products(
     for name in (name for name in OPERANDS if together[name.startswith("b")]):
         declared[name] = f"{batches(rank)}{together[name.startswith('b')]} re"
     a, b = (
-        Operand((name, f"{name} {declared[name]}".replace(" re", " im") if axes else f"{name}_im"))
+        ProductOperand((name, f"{name} {declared[name]}".replace(" re", " im") if axes else f"{name}_im"))
         for name, axes in zip("ab", together, strict=True)
     )
 
@@ -187,7 +187,7 @@ def contracted(made: Contraction, number: DType, rare: tuple[str, ...] = ()) -> 
         late: Ending = (),
     ) -> TiledProduct:
         algebra = replace(by_four(conjugates), precision=precision)
-        a, b = Operand(OPERANDS[:2]), Operand(OPERANDS[2:])
+        a, b = ProductOperand(OPERANDS[:2]), ProductOperand(OPERANDS[2:])
         ending = _ending(number, terms, conjugates, pairs, late)
         return TiledProduct(a, b, ending, algebra, out="out")
 
@@ -214,7 +214,7 @@ def three_products(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kern
         late: Ending = (),
     ) -> TiledProduct:
         algebra = replace(by_three(conjugates), precision=precision)
-        a, b = (Operand((name, f"{name}_im", f"{name}_sum")) for name in "ab")
+        a, b = (ProductOperand((name, f"{name}_im", f"{name}_sum")) for name in "ab")
         ending = _ending(number, terms, conjugates, pairs, late)
         return TiledProduct(a, b, ending, algebra, out="out", waits=True)
 
@@ -242,7 +242,9 @@ def products_of_halves(rank: int, number: DType, *, both: bool = True, rare: tup
     ) -> TiledProduct:
         algebra = by_four(conjugates).in_halves(both=both)
         ending = [Units(f"p {lead}m new", "q"), *_ending(number, terms, conjugates, pairs, late)]
-        return TiledProduct(Operand(HALVES[:4]), Operand(HALVES[4:]), ending, algebra, out="out", waits=True)
+        return TiledProduct(
+            ProductOperand(HALVES[:4]), ProductOperand(HALVES[4:]), ending, algebra, out="out", waits=True
+        )
 
     return gemm_complex_halves
 

@@ -27,7 +27,7 @@ from tilewright.ops.planes import PLANES, Planes, is_dense, prepass_of
 from tilewright.ops.planning import prepass_pays
 from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.ops.splitting import UNIT, Part, once, transposed, turned
-from tilewright.ops.tiled_product import Operand, TiledProduct, kernel_of
+from tilewright.ops.tiled_product import ProductOperand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.gpu_memory import ALIGNMENT
@@ -213,7 +213,7 @@ def product_of_doubled() -> Kernel:
 
     @kernel_of(A="m k", B="k n", D="m n")
     def gemm_of_pairs() -> TiledProduct:
-        return TiledProduct(Operand(("A",)), Operand(("B",)), [Output(("D",))], waits=True)
+        return TiledProduct(ProductOperand(("A",)), ProductOperand(("B",)), [Output(("D",))], waits=True)
 
     return gemm_of_pairs
 

@@ -23,7 +23,7 @@ from tilewright.ops.problem import (
     INDEX,
     Axes,
     Dim,
-    Matrices,
+    MatrixBatch,
     Problem,
     grouped,
     groups_of,
@@ -32,7 +32,7 @@ from tilewright.ops.problem import (
 )
 from tilewright.ops.products import rare_numbers
 from tilewright.ops.results import SCALES
-from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
+from tilewright.ops.tiled_product import Algebra, EndingTerm, ProductOperand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import row_major
 from tilewright.runtime.kernel import Kernel
@@ -224,7 +224,7 @@ class Posed:
     """
 
     contraction: Contraction
-    layouts: Mapping[str, Matrices]
+    layouts: Mapping[str, MatrixBatch]
     is_empty: bool
     problem: Problem | None
 
@@ -289,7 +289,7 @@ def result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -
     return shape
 
 
-def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str, ArrayInfo]) -> Matrices:
+def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str, ArrayInfo]) -> MatrixBatch:
     """Return a scale with the axes of the result; it repeats along those that its operand lacks.
 
     Args:
@@ -320,7 +320,7 @@ def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str,
             )
         steps |= {label: step for label, (n, step) in zip(kept, given, strict=True) if n > 1}
     shape = tuple(kept[label] if step else 1 for label, step in steps.items())
-    return Matrices(shape, tuple(steps.values()))
+    return MatrixBatch(shape, tuple(steps.values()))
 
 
 def check_no_view(made: Contraction) -> None:
@@ -341,7 +341,7 @@ def check_no_view(made: Contraction) -> None:
 
 
 def posed(
-    named: Subscripts, arrays: Mapping[str, Matrices], *, indexed: bool = False, multiplies: bool = True
+    named: Subscripts, arrays: Mapping[str, MatrixBatch], *, indexed: bool = False, multiplies: bool = True
 ) -> Posed:
     """The contraction that arrays pose.
 
@@ -357,14 +357,14 @@ def posed(
 
     Example:
         >>> from tilewright.ops.contraction import read_subscripts
-        >>> a, b = Matrices((2, 7, 6), (42, 6, 1)), Matrices((6, 3, 4), (12, 4, 1))
-        >>> given = {"a": a, "b": b, "out": Matrices((2, 3, 7, 4), (84, 28, 4, 1))}
+        >>> a, b = MatrixBatch((2, 7, 6), (42, 6, 1)), MatrixBatch((6, 3, 4), (12, 4, 1))
+        >>> given = {"a": a, "b": b, "out": MatrixBatch((2, 3, 7, 4), (84, 28, 4, 1))}
         >>> posed(read_subscripts("bsk,khe->bhse", (3, 3)), given).contraction.of("out")
         Seen(batch=(), groups=(('m', (7,)), ('n', (4,))))
     """
     extents = extents_of(named, arrays["a"].shape, arrays["b"].shape)
     shape = tuple(extents[label] for label in named.out)
-    of_index = {INDEX: Matrices(shape, row_major(shape))} if indexed else {}
+    of_index = {INDEX: MatrixBatch(shape, row_major(shape))} if indexed else {}
     dims = {
         label: Dim(extent, _steps(label, named, {**arrays, **of_index}))
         for label, extent in extents.items()
@@ -396,7 +396,7 @@ def _places(axes: Axes) -> tuple[int, ...]:
     return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
 
 
-def _steps(label: str, named: Subscripts, arrays: Mapping[str, Matrices]) -> dict[str, int]:
+def _steps(label: str, named: Subscripts, arrays: Mapping[str, MatrixBatch]) -> dict[str, int]:
     """Stride of each array along an axis; 0 if the array lacks the axis, or has one element there."""
     found = {}
     for name, one in arrays.items():
@@ -408,7 +408,7 @@ def _steps(label: str, named: Subscripts, arrays: Mapping[str, Matrices]) -> dic
     return found
 
 
-def _seen(name: str, axes: Axes) -> tuple[Seen, Matrices]:
+def _seen(name: str, axes: Axes) -> tuple[Seen, MatrixBatch]:
     """How an array is seen: a view with as few dimensions as its strides allow."""
     is_out = is_part_of(name, "out")
     whole = [number for number, dim in enumerate(axes.batch) if dim.steps[name] or is_out]
@@ -424,7 +424,7 @@ def _seen(name: str, axes: Axes) -> tuple[Seen, Matrices]:
         dims += pieces
         found.append((group, tuple(piece.extent for piece in pieces[1:])))
     shape, strides = (tuple(dim.extent for dim in dims), tuple(dim.steps[name] for dim in dims))
-    return Seen(tuple(whole), tuple(found)), Matrices(shape, strides)
+    return Seen(tuple(whole), tuple(found)), MatrixBatch(shape, strides)
 
 
 # ---------------------------------------------------------------- kernels
@@ -457,7 +457,9 @@ def contraction(made: Contraction, number: DType) -> Kernel:
     def gemm_contraction(*, precision: str, ending: Ending) -> TiledProduct:
         only_saturates = not ending or isinstance(ending[0], Saturation)
         terms = [*([] if only_saturates else [Conversion(number)]), *ending, Output(("D",))]
-        return TiledProduct(Operand(("A",)), Operand(("B",)), terms, Algebra(precision=precision))
+        return TiledProduct(
+            ProductOperand(("A",)), ProductOperand(("B",)), terms, Algebra(precision=precision)
+        )
 
     return gemm_contraction
 
@@ -477,7 +479,7 @@ def contraction_in_halves(made: Contraction) -> Kernel:
     @kernel_of(**declared, **_declared(made, made.names[2:], f32))
     def gemm_contraction_in_halves(*, both: bool, ending: Ending) -> TiledProduct:
         terms = (Units(f"p {batch_of_a}m new", "q"), *ending, Output(("D",)))
-        a, b = Operand(("A1", "A2")), Operand(("B1", "B2"))
+        a, b = ProductOperand(("A1", "A2")), ProductOperand(("B1", "B2"))
         return TiledProduct(a, b, terms, Algebra().in_halves(both=both), waits=True)
 
     return gemm_contraction_in_halves

@@ -40,7 +40,7 @@ from tilewright.ops.tiled_product import (
     Algebra,
     EndingTerm,
     KernelArrays,
-    Operand,
+    ProductOperand,
     TiledProduct,
     Tiles,
     kernel_of,
@@ -118,7 +118,7 @@ def gated(rank: int, number: DType, multiplied: DType | None, rare: tuple[str, .
             found.append((Conversion(number), scales, *bias))
         if activation is not None:
             found[0] = (*found[0], Nonlinearity(activation))
-        a, b = Operand(("A",), multiplied), Operand(("B", "C"), multiplied)
+        a, b = ProductOperand(("A",), multiplied), ProductOperand(("B", "C"), multiplied)
         ending = [Gate(*found), *finishing(terms, None, late), Saturation("D"), Output(("D",))]
         return TiledProduct(a, b, ending, replace(GATED, precision=precision))
 

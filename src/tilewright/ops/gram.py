@@ -16,11 +16,11 @@ from tilewright.ops.ending import Conversion, Output, finishing
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.matmul import PLAIN, multiplied
 from tilewright.ops.planning import of_sums
-from tilewright.ops.problem import Matrices, posed_with
+from tilewright.ops.problem import MatrixBatch, posed_with
 from tilewright.ops.products import batches
 from tilewright.ops.replay import Done, Located, Replay, called, repeated
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
+from tilewright.ops.tiled_product import Algebra, EndingTerm, ProductOperand, TiledProduct, kernel_of
 from tilewright.ops.wanted import HALVES_OF, Wanted, check_numbers, said
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.plans import Plans
@@ -47,7 +47,9 @@ def symmetric(rank: int, number: DType) -> Kernel:
     def gemm_symmetric(*, precision: str, terms: frozenset[str]) -> TiledProduct:
         changed: list[EndingTerm] = [Conversion(number), *finishing(terms, None)] if terms else []
         ending, algebra = [*changed, Output(("D",))], Algebra(precision=precision)
-        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, algebra, is_symmetric=True)
+        return TiledProduct(
+            ProductOperand(("A",)), ProductOperand(("B",)), ending, algebra, is_symmetric=True
+        )
 
     return gemm_symmetric
 
@@ -150,7 +152,7 @@ def plan_gram(call: Call, wanted: Wanted, subscripts: str, located: Sequence[Loc
     layouts = call.layouts
     shape, strides = layouts["a"].shape, layouts["a"].strides
     order = [*range(len(batch)), len(batch) + 1, len(batch)]
-    layouts["b"] = Matrices(tuple(shape[dim] for dim in order), tuple(strides[dim] for dim in order))
+    layouts["b"] = MatrixBatch(tuple(shape[dim] for dim in order), tuple(strides[dim] for dim in order))
     problem, _ = posed_with(layouts, wanted)
     seen = [call.seen(name, problem.operands[name]) for name in PLAIN]
     terms = frozenset({"alpha"} if wanted.alpha != 1 else ())

@@ -14,7 +14,7 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import UPDATED, check_real, drop_unread_c, of_sums, scale_of_c
-from tilewright.ops.problem import Matrices, check_broadcast, expanded
+from tilewright.ops.problem import MatrixBatch, check_broadcast, expanded
 from tilewright.ops.products import RARE, grouped, grouped_along_k
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_sums, result_dtype
@@ -262,7 +262,7 @@ def _seen(call: Call, name: str, shape: tuple[int, ...]) -> Strided:
     info = call.infos[name]
     if name in ADDED:
         check_broadcast(name, info.shape, shape)
-        steps = expanded(Matrices(info.shape, info.strides), shape)
+        steps = expanded(MatrixBatch(info.shape, info.strides), shape)
         info = replace(info, shape=shape, strides=steps)
     return Strided(call.arrays[name], info)
 

@@ -19,7 +19,7 @@ from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import Mma
 from tilewright.namespaces import part
-from tilewright.ops.problem import Matrices
+from tilewright.ops.problem import MatrixBatch
 from tilewright.ops.replay import (
     IN_SCRATCH,
     SCRATCH,
@@ -117,9 +117,9 @@ class Call:
         return {name: info.dtype for name, info in self.infos.items()}
 
     @property
-    def layouts(self) -> dict[str, Matrices]:
+    def layouts(self) -> dict[str, MatrixBatch]:
         """Extents and strides of the arrays, by name."""
-        return {name: Matrices(info.shape, info.strides) for name, info in self.infos.items()}
+        return {name: MatrixBatch(info.shape, info.strides) for name, info in self.infos.items()}
 
     @property
     def number(self) -> DType:
@@ -152,7 +152,7 @@ class Call:
         assert self.backend is not None, "`serve` comes first"
         return self.backend.name
 
-    def seen(self, name: str, matrices: Matrices) -> Strided:
+    def seen(self, name: str, matrices: MatrixBatch) -> Strided:
         """Return an array with the shape and strides of its matrices in a problem."""
         info = replace(self.infos[name], shape=matrices.shape, strides=matrices.strides)
         return Strided(self.arrays[name], info)

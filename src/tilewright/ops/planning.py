@@ -14,7 +14,7 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, shown
 from tilewright.ops.launching import Call
-from tilewright.ops.problem import Matrices, Problem, check_broadcast
+from tilewright.ops.problem import MatrixBatch, Problem, check_broadcast
 from tilewright.ops.wanted import HALVES_OF, Wanted
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
@@ -63,7 +63,7 @@ def of_sums(precision: str, dtype: DType) -> str:
     return SUMMED if precision == SUMMED and dtype.is_float and dtype.bits < 32 else EXACT
 
 
-def as_parameter(name: str, matrices: Matrices) -> Matrices:
+def as_parameter(name: str, matrices: MatrixBatch) -> MatrixBatch:
     """Return an array as a kernel takes it: scales and biases have fewer dimensions than the matrices.
 
     Args:

@@ -32,7 +32,7 @@ OF_BLOCKS = "_scales"
 
 
 @dataclass(frozen=True)
-class Matrices:
+class MatrixBatch:
     """Extents and strides of an array: as the caller passed it, or as matrices of a problem.
 
     Args:
@@ -47,16 +47,16 @@ class Matrices:
         """Return an array with these extents and strides."""
         return replace(info, shape=self.shape, strides=self.strides)
 
-    def without(self, *dims: int) -> Matrices:
+    def without(self, *dims: int) -> MatrixBatch:
         """Return the matrices without some dimensions, as kernels take scales and biases.
 
         Example:
-            >>> Matrices((4, 3), (3, 1)).without(-2)
-            Matrices(shape=(3,), strides=(1,))
+            >>> MatrixBatch((4, 3), (3, 1)).without(-2)
+            MatrixBatch(shape=(3,), strides=(1,))
         """
         rank = len(self.shape)
         kept = [dim for dim in range(rank) if dim not in dims and dim - rank not in dims]
-        return Matrices(tuple(self.shape[dim] for dim in kept), tuple(self.strides[dim] for dim in kept))
+        return MatrixBatch(tuple(self.shape[dim] for dim in kept), tuple(self.strides[dim] for dim in kept))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Problem:
     m: int
     n: int
     k: int
-    operands: Mapping[str, Matrices]
+    operands: Mapping[str, MatrixBatch]
 
 
 def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tuple[int, ...]:
@@ -129,7 +129,7 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ..
     return tuple(made)
 
 
-def problem_of(arrays: Mapping[str, Matrices], joined: str = "mn", *, multiplies: bool = True) -> Problem:
+def problem_of(arrays: Mapping[str, MatrixBatch], joined: str = "mn", *, multiplies: bool = True) -> Problem:
     """The problem of the arrays.
 
     Args:
@@ -144,8 +144,8 @@ def problem_of(arrays: Mapping[str, Matrices], joined: str = "mn", *, multiplies
         LaunchError: shapes that do not fit.
 
     Example:
-        >>> a, b = Matrices((5, 4, 2, 3), (24, 6, 3, 1)), Matrices((3, 7), (7, 1))
-        >>> made = problem_of({"a": a, "b": b, "out": Matrices((5, 4, 2, 7), (56, 14, 7, 1))})
+        >>> a, b = MatrixBatch((5, 4, 2, 3), (24, 6, 3, 1)), MatrixBatch((3, 7), (7, 1))
+        >>> made = problem_of({"a": a, "b": b, "out": MatrixBatch((5, 4, 2, 7), (56, 14, 7, 1))})
         >>> made.batch, made.m, made.n, made.k
         ((), 40, 7, 3)
     """
@@ -191,7 +191,7 @@ def problem_of(arrays: Mapping[str, Matrices], joined: str = "mn", *, multiplies
 
 
 def posed_with(
-    arrays: Mapping[str, Matrices], wanted: Wanted, *, multiplies: bool = True
+    arrays: Mapping[str, MatrixBatch], wanted: Wanted, *, multiplies: bool = True
 ) -> tuple[Problem, LateTerms]:
     """The problem of the arrays, and the constants of the terms after the activation.
 
@@ -209,7 +209,7 @@ def posed_with(
 
 
 def numbered_problem(
-    arrays: Mapping[str, Matrices], *, multiplies: bool = True
+    arrays: Mapping[str, MatrixBatch], *, multiplies: bool = True
 ) -> tuple[Problem, tuple[int, ...]]:
     """The problem of the arrays, and the dimensions of the result in the order that numbers its elements.
 
@@ -221,7 +221,7 @@ def numbered_problem(
         multiplies: as in `problem_of`.
     """
     shape = arrays["out"].shape
-    problem = problem_of({**arrays, INDEX: Matrices(shape, row_major(shape))}, multiplies=multiplies)
+    problem = problem_of({**arrays, INDEX: MatrixBatch(shape, row_major(shape))}, multiplies=multiplies)
     strides = problem.operands[INDEX].strides
     return problem, tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
 
@@ -236,16 +236,16 @@ def is_part_of(name: str, *wholes: str) -> bool:
     return name.partition("_")[0] in wholes
 
 
-def _matrix(one: Matrices, missing: int | None) -> Matrices:
+def _matrix(one: MatrixBatch, missing: int | None) -> MatrixBatch:
     """An operand with at least two dimensions; ``missing`` says which one a vector lacks."""
     if missing is None:
         return one
     place = len(one.shape) - 1 + missing
     shape, strides = ((*s[:place], new, *s[place:]) for s, new in ((one.shape, 1), (one.strides, 0)))
-    return Matrices(shape, strides)
+    return MatrixBatch(shape, strides)
 
 
-def expanded(one: Matrices, shape: tuple[int, ...]) -> tuple[int, ...]:
+def expanded(one: MatrixBatch, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array that is broadcast to a shape; 0 along dimensions of one element.
 
     So a single row or column is contiguous along K, and no stride that is never taken keeps bulk copies away.
@@ -369,7 +369,7 @@ class Axes:
         for name in names:
             dims = (*self.batch, *(self.groups[group][0] for group in groups_of(name)))
             shape = tuple(dim.extent for dim in dims)
-            operands[name] = Matrices(shape, tuple(dim.steps[name] for dim in dims))
+            operands[name] = MatrixBatch(shape, tuple(dim.steps[name] for dim in dims))
         return Problem(batch, m.extent, n.extent, k.extent, operands)
 
 

@@ -19,7 +19,7 @@ from tilewright.ops.ending import (
     Wrapping,
     finishing,
 )
-from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
+from tilewright.ops.tiled_product import Algebra, EndingTerm, ProductOperand, TiledProduct, kernel_of
 from tilewright.runtime.kernel import Kernel
 
 WHOLE = (dtypes.i8, dtypes.u32, dtypes.u64)
@@ -79,7 +79,7 @@ def plain(rank: int, multiplied: DType | None = None) -> Kernel:
 
     @kernel_of(A=f"{lead}m k", B=f"{lead}k n", D=f"{lead}m n")
     def gemm(*, precision: str) -> TiledProduct:
-        a, b = Operand(("A",), multiplied), Operand(("B",), multiplied)
+        a, b = ProductOperand(("A",), multiplied), ProductOperand(("B",), multiplied)
         return TiledProduct(a, b, [*wrapped, STORED], Algebra(precision=precision))
 
     return gemm
@@ -103,7 +103,7 @@ def combined(rank: int, number: DType, multiplied: DType | None = None, rare: tu
     def gemm_combined(
         *, precision: str, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
     ) -> TiledProduct:
-        a, b = Operand(("A",), multiplied), Operand(("B",), multiplied)
+        a, b = ProductOperand(("A",), multiplied), ProductOperand(("B",), multiplied)
         ending = [Conversion(number), *finishing(terms, activation, late), STORED]
         return TiledProduct(a, b, ending, Algebra(precision=precision))
 
@@ -133,7 +133,7 @@ def in_halves(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
     ) -> TiledProduct:
         units = Units(f"p {lead}m new", "q")
         ending = [units, Conversion(number), *finishing(terms, activation, late), STORED]
-        a, b = Operand(("A1", "A2")), Operand(("B1", "B2"))
+        a, b = ProductOperand(("A1", "A2")), ProductOperand(("B1", "B2"))
         return TiledProduct(a, b, ending, Algebra().in_halves(both=both), waits=True)
 
     return gemm_in_halves
@@ -158,7 +158,7 @@ def scaled(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
         *, multiplied: DType, terms: frozenset[str], activation: str | None, late: LateTerms = NO_LATE_TERMS
     ) -> TiledProduct:
         ending = [*_scaled(terms, "scale_a", "scale_b"), *_narrowed(terms - {"alpha"}, activation, late)]
-        return TiledProduct(Operand(("A",), multiplied), Operand(("B",), multiplied), ending)
+        return TiledProduct(ProductOperand(("A",), multiplied), ProductOperand(("B",), multiplied), ending)
 
     return gemm_scaled
 
@@ -205,9 +205,9 @@ def scaled_in_groups(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
         table: tuple[float, ...] = (),
     ) -> TiledProduct:
         zeros, factors = (f"{name} k/{group} n" if name in terms else "" for name in ("zero_b", "scale_b"))
-        b = Operand(("B",), multiplied, zeros, factors, table=table)
+        b = ProductOperand(("B",), multiplied, zeros, factors, table=table)
         ending = [*_scaled(terms, "scale_a"), *_narrowed(terms - {"alpha"}, activation, late)]
-        return TiledProduct(Operand(("A",), multiplied), b, ending)
+        return TiledProduct(ProductOperand(("A",), multiplied), b, ending)
 
     return gemm_scaled_in_groups
 
@@ -236,8 +236,8 @@ def scaled_by_blocks(rank: int, rare: tuple[str, ...] = ()) -> Kernel:
     ) -> TiledProduct:
         rows, columns = shared
         of_a, of_b = f"scale_a {lead}m/{rows} k/{BLOCK}", f"scale_b {lead}k/{BLOCK} n/{columns}"
-        a = Operand(("A",), multiplied, scales=of_a if "scale_a" in terms else "")
-        b = Operand(("B",), multiplied, scales=of_b if "scale_b" in terms else "")
+        a = ProductOperand(("A",), multiplied, scales=of_a if "scale_a" in terms else "")
+        b = ProductOperand(("B",), multiplied, scales=of_b if "scale_b" in terms else "")
         return TiledProduct(a, b, _narrowed(terms, activation, late))
 
     return gemm_scaled_by_blocks
@@ -263,7 +263,9 @@ def grouped(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
         changed: list[EndingTerm] = [Conversion(number)] if terms else []
         ending = [*changed, *finishing(terms, activation, late, axes="m n"), Output(("D m n",))]
         algebra = Algebra(precision=precision)
-        return TiledProduct(Operand(("A m k",)), Operand(("B",)), ending, algebra, out="D m n", ends="ends")
+        return TiledProduct(
+            ProductOperand(("A m k",)), ProductOperand(("B",)), ending, algebra, out="D m n", ends="ends"
+        )
 
     return gemm_grouped
 
@@ -288,7 +290,9 @@ def grouped_along_k(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
         changed: list[EndingTerm] = [Conversion(number)] if terms else []
         ending = [*changed, *finishing(terms, activation, late), STORED]
         algebra = Algebra(precision=precision)
-        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, algebra, ends_along_k="ends")
+        return TiledProduct(
+            ProductOperand(("A",)), ProductOperand(("B",)), ending, algebra, ends_along_k="ends"
+        )
 
     return gemm_grouped_along_k
 
@@ -305,6 +309,8 @@ def each(number: DType) -> Kernel:
     def gemm_each(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
         changed: list[EndingTerm] = [Conversion(number)] if terms else []
         ending = [*changed, *finishing(terms, activation), STORED]
-        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, Algebra(precision=precision))
+        return TiledProduct(
+            ProductOperand(("A",)), ProductOperand(("B",)), ending, Algebra(precision=precision)
+        )
 
     return gemm_each

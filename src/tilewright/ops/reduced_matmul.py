@@ -15,11 +15,11 @@ from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.ending import AxisReductions, Conversion, Output, finishing
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import of_sums
-from tilewright.ops.problem import Matrices, problem_of, result_shape
+from tilewright.ops.problem import MatrixBatch, problem_of, result_shape
 from tilewright.ops.products import batches
 from tilewright.ops.replay import Located, Replay, called, repeated
 from tilewright.ops.results import check_whole_bytes, result_dtype
-from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
+from tilewright.ops.tiled_product import Algebra, EndingTerm, ProductOperand, TiledProduct, kernel_of
 from tilewright.ops.wanted import Wanted, check_numbers, check_words, said
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import row_major
@@ -61,7 +61,9 @@ def reduced(rank: int, number: DType, axis: int) -> Kernel:
         ending += [Output(("D",))] if PRODUCT in wanted else []
         kinds = {kind: name for kind, name in REDUCED.items() if kind in wanted}
         ending.append(AxisReductions(axis, kinds))
-        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, Algebra(precision=precision))
+        return TiledProduct(
+            ProductOperand(("A",)), ProductOperand(("B",)), ending, Algebra(precision=precision)
+        )
 
     return gemm_reduced
 
@@ -202,8 +204,8 @@ def plan_reduced(
         extents, strides = list(whole[name].shape), list(whole[name].strides)
         extents.insert(place, 1)
         strides.insert(place, 0)
-        whole[name] = Matrices(tuple(extents), tuple(strides))
-    whole["out"] = whole.pop(PRODUCT, Matrices(shape, row_major(shape)))
+        whole[name] = MatrixBatch(tuple(extents), tuple(strides))
+    whole["out"] = whole.pop(PRODUCT, MatrixBatch(shape, row_major(shape)))
     problem = problem_of(whole, "m" if axis == -1 else "n", multiplies=wanted.alpha != 0)
     rank, operands = len(problem.batch), problem.operands
     seen = {name: call.seen(name, operands[name]) for name in ARRAYS[:3] if name in infos}

@@ -18,7 +18,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.layout.limits import divisor_at_most
-from tilewright.ops.problem import OF_BLOCKS, Matrices
+from tilewright.ops.problem import OF_BLOCKS, MatrixBatch
 from tilewright.ops.products import BLOCK
 from tilewright.ops.results import MOST_IN_I32, SCALES, asked_dtype
 from tilewright.ops.wanted import Wanted
@@ -194,7 +194,7 @@ def along_k(name: str, shape: tuple[int, ...]) -> int:
     return len(shape) - 1 if name == SCALES[0] else max(len(shape) - 2, 0)
 
 
-def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
+def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
     """Return the extents and strides of the arrays, with scales that broadcast to the result.
 
     Args:
@@ -203,7 +203,7 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
     Raises:
         LaunchError: the shape of a scale does not fit its operand.
     """
-    found = {name: Matrices(info.shape, info.strides) for name, info in infos.items()}
+    found = {name: MatrixBatch(info.shape, info.strides) for name, info in infos.items()}
     # Where K was, the result has the dimension of the other operand, unless that is a vector.
     for name, own, other in (("scale_a", "a", "b"), ("scale_b", "b", "a")):
         if name in infos:
@@ -214,7 +214,7 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
 
 def broadcast_scale(
     op: str, name: str, info: ArrayInfo, operand: tuple[int, ...], *, whole: bool, blocks: bool = True
-) -> Matrices:
+) -> MatrixBatch:
     """Return a scale that broadcasts to the result.
 
     Args:
@@ -231,7 +231,7 @@ def broadcast_scale(
     place = along_k(name, operand)
     own = (*operand[:place], *operand[place + 1 :])
     if prod(info.shape) == 1:
-        return Matrices((), ())
+        return MatrixBatch((), ())
     shape, strides = list(info.shape), list(info.strides)
     if len(shape) == len(own) + 1 and shape[place] == 1:
         del shape[place], strides[place]
@@ -250,7 +250,7 @@ def broadcast_scale(
     if whole:
         shape.insert(place, 1)
         strides.insert(place, 0)
-    return Matrices(tuple(shape), tuple(strides))
+    return MatrixBatch(tuple(shape), tuple(strides))
 
 
 SIXTEEN_BITS = (dtypes.f16, dtypes.bf16)
@@ -432,7 +432,7 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
 
 
-def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
+def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
     """Return the extents and strides of the arrays; block scales have the shapes of their operands.
 
     Expanded scales have other names; see `operand_sized`.
@@ -442,7 +442,9 @@ def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
     Args:
         infos: the arrays, by the names of the arguments; some scales apply to blocks.
     """
-    found = {name: Matrices(info.shape, info.strides) for name, info in infos.items() if name not in SCALES}
+    found = {
+        name: MatrixBatch(info.shape, info.strides) for name, info in infos.items() if name not in SCALES
+    }
     for name in SCALES:
         if name not in infos:
             continue
@@ -455,7 +457,7 @@ def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, Matrices]:
             strides = [*info.strides[:place], 0, *info.strides[place:]]
         else:
             strides = [0 if n == 1 else step for n, step in zip(info.shape, info.strides, strict=True)]
-        found[operand_sized(name)] = Matrices(shape, tuple(strides))
+        found[operand_sized(name)] = MatrixBatch(shape, tuple(strides))
     return found
 
 
@@ -469,7 +471,7 @@ def operand_sized(name: str) -> str:
     return name[-1] + OF_BLOCKS
 
 
-def as_blocks(name: str, matrices: Matrices, rows: int) -> Matrices:
+def as_blocks(name: str, matrices: MatrixBatch, rows: int) -> MatrixBatch:
     """Return the matrices of a block scale, with one element for each block.
 
     Args:

@@ -28,7 +28,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.lang.tracer import current
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
-from tilewright.ops.problem import Matrices
+from tilewright.ops.problem import MatrixBatch
 from tilewright.ops.tiled_product import kernel_by_name
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
@@ -298,7 +298,7 @@ class Split:
     units: Part
 
     @staticmethod
-    def of(array: Any, info: ArrayInfo, matrices: Matrices, is_turned: bool) -> Split:
+    def of(array: Any, info: ArrayInfo, matrices: MatrixBatch, is_turned: bool) -> Split:
         """Return an operand with layouts for its halves; the same dimension is contiguous in both."""
         *batch, rows, depth = turned(matrices.shape, is_turned)
         *lead, row_step, depth_step = turned(matrices.strides, is_turned)
@@ -356,7 +356,7 @@ def once(given: Strided, rank: int) -> Strided:
 
 def plan_of_halves(
     call: Call,
-    operands: Mapping[str, tuple[Strided, Matrices]],
+    operands: Mapping[str, tuple[Strided, MatrixBatch]],
     kernel: Bound,
     rest: Mapping[str, Strided],
     numbers: tuple[Any, ...],

@@ -183,7 +183,7 @@ def _merged(array: Any, axes: tuple[ArrayAxis, ...]) -> Any:
 
 
 @dataclass(frozen=True)
-class Operand:
+class ProductOperand:
     """The arrays of an operand, and how a tile of them is decoded before it is multiplied.
 
     Args:
@@ -309,8 +309,8 @@ class TiledProduct:
         is_symmetric: whether the result is symmetric: half of its tiles are computed, and stored twice.
     """
 
-    a: Operand
-    b: Operand
+    a: ProductOperand
+    b: ProductOperand
     ending: Sequence[EndingTerm]
     algebra: Algebra = Algebra()
     out: str = "D"
