@@ -13,11 +13,17 @@ from torch import nn
 
 from tilewright.errors import LaunchError
 from tilewright.ops.wanted import Wanted, check_words
-from tilewright.packing import NF4
 from tilewright.torch.attending import attend, attention
 from tilewright.torch.layers import gated_matmul, scaled_mm, two_layers
 from tilewright.torch.products import linear, matmul
-from tilewright.torch.terms import ACTIVATION_MODULES, activation_of, numbers_of_codes
+from tilewright.torch.terms import (
+    ACTIVATION_MODULES,
+    FORMATS,
+    IN_GROUPS,
+    activation_of,
+    numbers_of_codes,
+    quantized,
+)
 
 # ---------------------------------------------------------------- layers with gradients
 
@@ -175,15 +181,6 @@ class Attention(nn.Module):
 
 # ---------------------------------------------------------------- quantised layers
 
-FORMATS = ("f8e4m3", "f8e4m3_blocks", "i8", "i4", "nf4")
-"""Formats of quantised weights."""
-
-IN_GROUPS = ("i4", "nf4")
-"""Formats of two codes in a byte, and a scale for neighbours along K."""
-
-BLOCK = 128
-"""Rows, and columns, of a weight that share a scale of ``"f8e4m3_blocks"``."""
-
 
 class QuantizedLinear(nn.Module):
     """``x @ weightᵀ + bias`` with weights of 8 or 4 bits, of which only ``x`` has a gradient.
@@ -263,32 +260,8 @@ class QuantizedLinear(nn.Module):
         return made
 
     def _quantized(self, weight: torch.Tensor, number: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """The codes and scales of a weight (N, K); codes of 4 bits are two in a byte, along K."""
-        wide = weight.detach().float()
-        if self.group is not None:
-            parts = wide.unflatten(-1, (self.in_features // self.group, self.group))
-            largest = 7 if self.weights == "i4" else 1
-            scales = _scales(parts.abs().amax(-1), largest).to(number)
-            numbers = (parts / scales.float()[..., None]).contiguous()
-            if self.weights == "i4":
-                codes = numbers.round().clamp(-8, 7).to(torch.int8).view(torch.uint8) & 15
-            else:  # the nearest number of the table
-                table = torch.tensor(NF4, device=wide.device)
-                codes = torch.bucketize(numbers, (table[1:] + table[:-1]) / 2).to(torch.uint8)
-            codes = codes.flatten(-2)
-            return codes[:, ::2] | codes[:, 1::2] << 4, scales
-        if self.weights == "i8":
-            scales = _scales(_largest(wide), 127)
-            return (wide / scales[:, None]).round().to(torch.int8), scales
-        if self.weights == "f8e4m3":
-            scales = _scales(_largest(wide), 448)
-            return (wide / scales[:, None]).to(torch.float8_e4m3fn), scales
-        pads = [pad for extent in reversed(wide.shape) for pad in (0, -extent % BLOCK)]
-        high, across = (-(-extent // BLOCK) for extent in wide.shape)
-        blocks = nn.functional.pad(wide.abs(), pads).view(high, BLOCK, across, BLOCK)
-        scales = _scales(blocks.amax((1, 3)), 448)
-        (rows, columns), spread = wide.shape, scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-        return (wide / spread[:rows, :columns]).to(torch.float8_e4m3fn), scales
+        """The codes and scales of a weight (N, K)."""
+        return quantized(weight, self.weights, self.group, number)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K) of f32, f16 or bf16."""
@@ -360,16 +333,6 @@ class QuantizedLinear(nn.Module):
 def _fits_bytes(in_features: int, group: int) -> bool:
     """Whether numbers of 4 bits fill whole bytes and groups along K."""
     return group > 0 and in_features % group == 0 and in_features % 2 == 0
-
-
-def _largest(wide: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude of each row; 0 for empty rows."""
-    return wide.abs().amax(-1) if wide.shape[-1] else wide.new_zeros(len(wide))
-
-
-def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
-    """The scales of numbers whose largest magnitudes become ``largest``; 1 for zeros."""
-    return torch.where(most > 0, most / largest, torch.ones_like(most))
 
 
 HOOKS = (

@@ -1,4 +1,4 @@
-"""What products for PyTorch share: terms after a product, and shapes and dtypes of results."""
+"""Shared by products for PyTorch: terms after a product, shapes and dtypes of results, quantised weights."""
 
 from __future__ import annotations
 
@@ -291,3 +291,58 @@ def numbers_of_codes(
         if scales.shape[dim] not in (1, wide.shape[dim]):
             scales = scales.repeat_interleave(BLOCK, dim).narrow(dim, 0, wide.shape[dim])
     return wide * scales
+
+
+# ---------------------------------------------------------------- quantised weights
+
+FORMATS = ("f8e4m3", "f8e4m3_blocks", "i8", "i4", "nf4")
+"""Formats of quantised weights."""
+
+IN_GROUPS = ("i4", "nf4")
+"""Formats of two codes in a byte, and a scale for neighbours along K."""
+
+
+def quantized(
+    weight: torch.Tensor, weights: str, group: int | None, number: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the codes and scales of a weight (N, K); codes of 4 bits are two in a byte, along K.
+
+    Args:
+        weight: the numbers.
+        weights: one of `FORMATS`.
+        group: neighbours along K that share a scale, for `IN_GROUPS`.
+        number: dtype of the scales of groups; others are f32.
+
+    Example:
+        >>> codes, scales = quantized(torch.tensor([[1.0, -2.0]]), "i8", None, torch.float32)
+        >>> codes.tolist(), (codes * scales).round().tolist()
+        ([[64, -127]], [[1.0, -2.0]])
+    """
+    wide = weight.detach().float()
+    if group is not None:
+        parts = wide.unflatten(-1, (wide.shape[-1] // group, group))
+        scales = _scales(parts.abs().amax(-1), 7 if weights == "i4" else 1).to(number)
+        numbers = (parts / scales.float()[..., None]).contiguous()
+        if weights == "i4":
+            codes = numbers.round().clamp(-8, 7).to(torch.int8).view(torch.uint8) & 15
+        else:  # the nearest number of the table
+            table = torch.tensor(NF4, device=wide.device)
+            codes = torch.bucketize(numbers, (table[1:] + table[:-1]) / 2).to(torch.uint8)
+        codes = codes.flatten(-2)
+        return codes[:, ::2] | codes[:, 1::2] << 4, scales
+    if weights == "f8e4m3_blocks":
+        pads = [pad for extent in reversed(wide.shape) for pad in (0, -extent % BLOCK)]
+        high, across = (-(-extent // BLOCK) for extent in wide.shape)
+        blocks = torch.nn.functional.pad(wide.abs(), pads).view(high, BLOCK, across, BLOCK)
+        scales = _scales(blocks.amax((1, 3)), 448)
+        (rows, columns), spread = wide.shape, scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+        return (wide / spread[:rows, :columns]).to(torch.float8_e4m3fn), scales
+    largest = wide.abs().amax(-1) if wide.shape[-1] else wide.new_zeros(len(wide))
+    scales = _scales(largest, 127 if weights == "i8" else 448)
+    numbers = wide / scales[:, None]
+    return (numbers.round().to(torch.int8) if weights == "i8" else numbers.to(torch.float8_e4m3fn)), scales
+
+
+def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
+    """The scales of numbers whose largest magnitudes become ``largest``; 1 for zeros."""
+    return torch.where(most > 0, most / largest, torch.ones_like(most))
