@@ -69,7 +69,7 @@ def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
 
 
 class MovedReader(OperandReader):
-    """Reads an operand of other lanes."""
+    """Reads an operand from the registers of other lanes."""
 
     def __init__(self, of: OperandReader, which: Array, there: Array) -> None:
         super().__init__(of.item, of.kind, of.vector, of.high, of.select)

@@ -160,7 +160,7 @@ class MatrixStep(DecodedStep):
             waves.put(register, words[..., place])
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track which bits of its results are undefined."""
         undefined = [self.undefined(waves, item) for item in (self.a, self.b, self.c)]
         bad = next((register for register in self.reads if register in waves.undefined), None)
         why = "" if bad is None else waves.why(bad)

@@ -187,7 +187,15 @@ class OpcodeRow:
 
 
 def row(spelled: str, compute: Compute, track: Track | None = None, keeps: bool = False) -> OpcodeRow:
-    """A row from kinds such as ``"f32 = f32 f32"``; ``+=`` if the result is also an operand."""
+    """Return the row of an opcode.
+
+    Args:
+        spelled: the kinds of its results and operands, such as ``"f32 = f32 f32"``; with ``+=`` the result is
+            also an operand.
+        compute: computes the results.
+        track: as in `OpcodeRow`, and so is ``keeps``.
+        keeps: likewise.
+    """
     results, operands = spelled.replace("+=", "=").split("=")
     kinds = tuple(results.split()), tuple(operands.split())
     return OpcodeRow(*kinds, compute, track, "+=" in spelled, keeps)

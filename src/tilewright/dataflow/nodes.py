@@ -191,7 +191,7 @@ class NumberParam(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Integer(Node):
-    """An integer expression over the sizes, used as a number; as a parameter, an integer that is passed."""
+    """An integer that is used as a number: an expression over the sizes, or an argument of the kernel."""
 
     value: Int
 

@@ -165,7 +165,7 @@ def _odd(wide: Array, narrow: type[np.float32 | np.float64]) -> Array:
 
 
 def narrowed(wide: Array, target: DType) -> Array:
-    """Numbers in the dtype in which ``target`` computes, rounded once to it."""
+    """Round numbers once, to the NumPy dtype that computes for ``target``."""
     return wide if wide.dtype == target.numpy else rounded(wide, target)
 
 

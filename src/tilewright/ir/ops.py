@@ -208,7 +208,7 @@ class Elementwise(Op):
 
     @property
     def table(self) -> tuple[float, ...]:
-        """The plain numbers among the operands of a look-up by codes, rounded to the dtype of the result."""
+        """The numbers of the table of a look-up by codes, rounded to the dtype of the result."""
         kind, plain = self.result.dtype, (one for one in self.operands_ if isinstance(one, float | int))
         return tuple(float(number(one, kind)) if kind.is_float else int(one) for one in plain)
 

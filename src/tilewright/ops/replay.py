@@ -308,7 +308,7 @@ class RecordedCall(NamedTuple):
 
 
 class _OfThread(threading.local):
-    """What this thread does with its calls."""
+    """State of one thread: whether it records its calls instead of launching them, and its notes."""
 
     recorded: list[RecordedCall] | None = None
     """The calls recorded so far; None: calls are launched."""

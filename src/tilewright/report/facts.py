@@ -174,7 +174,7 @@ class KernelFacts:
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
-        """For each name in the kernel's texts the author's arrays whose numbers it holds."""
+        """The author's array whose numbers a buffer holds, by the buffer's name in the kernel's texts."""
         kernel = self.stages[-1].kernel
         held, found = holdings(kernel), dict[str, list[str]]()
         for one in (stage.kernel for stage in (self.stages[0], self.stages[-1])):

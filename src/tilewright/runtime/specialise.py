@@ -39,7 +39,7 @@ class Forgetful(Protocol):
     """An object that keeps traces or executables of a program."""
 
     def forget(self) -> None:
-        """Drop everything."""
+        """Drop all traces and executables."""
 
 
 class Surroundings:

@@ -106,7 +106,7 @@ def features(case: ScheduleOnMachine) -> Reasons:
 
 
 def threads(case: ScheduleOnMachine) -> Reasons:
-    """The machine's blocks may have this number of threads."""
+    """Refuse blocks with more threads than the machine allows."""
     most, count = case.arch.threads, case.threads
     if most and count > most:
         text = f"{count} threads of a block; {case.arch.name} has at most {most}"

@@ -228,9 +228,9 @@ class TileAccumulation:
         return [(a, b, total) for a, b, total in pairs if a is not None and b is not None]
 
     def promoting(self, sums: Sums, work: Work) -> Sequence[Verb]:
-        """The verbs that promote the sums every ``promote`` tiles, after all verbs that wait for products.
+        """Return the verbs that add the sums of ``promote`` tiles to the f32 totals.
 
-        The scales of the next sums are loaded after these have been promoted.
+        They come after all verbs that wait for products.  Then the scales of the next sums are loaded.
         """
 
         def promote(step: LoopStep) -> None:

@@ -64,7 +64,7 @@ class TileOfSpans(Protocol):
         """The first index of the block's group along a span; 0 without groups."""
 
     def extent(self, span: Span) -> Index:
-        """The extent of a span, or of the block's group along it."""
+        """Return the extent of a span; if the span is cut into groups, that of the block's group."""
 
     def loaded(self, part: ArrayPart) -> Index | None:
         """An integer in memory that is known for the whole tile; None for other parts of arrays."""

@@ -130,7 +130,7 @@ class TableError(TilewrightError, ValueError):
 
 
 class OtherVersionError(TableError):
-    """An undamaged table of another version or another device."""
+    """A table that is not damaged, but belongs to another version or another device."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class WorkCounts:
 
     @cached_property
     def board(self) -> Board:
-        """The product."""
+        """The model of card whose rates are used; by default the first of the architecture."""
         return self.board_given or self.rates.boards[0]
 
     @cached_property

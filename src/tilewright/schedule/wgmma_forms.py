@@ -74,7 +74,7 @@ class WgmmaForm:
     busy_us: float = 0.0
 
     def narrowed(self, columns: int) -> WgmmaForm:
-        """The form with the narrowest width for which columns take as many tiles.
+        """Return the form with the narrowest tile that still covers the columns with as many tiles.
 
         Example:
             >>> wide = WgmmaForm(64, 192, 2, 4, 1)

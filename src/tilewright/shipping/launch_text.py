@@ -311,7 +311,7 @@ class Exported:
 
 
 def strides_of(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return strides of an array of a class, with as few gaps as its divisors allow.
+    """Return the strides of an example array of a class, with the smallest gaps that its divisors allow.
 
     Example:
         >>> from tilewright.dtypes import f16

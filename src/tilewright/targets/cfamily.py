@@ -227,7 +227,7 @@ class Emitter:
         return self._spelled_by(lambda: self.speller.cond(value))
 
     def _spelled_by(self, spelling: Callable[[], str]) -> Code:
-        """The text, with the names that the speller used."""
+        """Return the text of an expression, together with the names that occur in it."""
         outer, self._asked = self._asked, set()
         text = spelling()
         made, self._asked = Code(text, self._asked), outer | self._asked

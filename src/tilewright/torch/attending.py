@@ -356,9 +356,10 @@ def attention(
 ) -> Any:
     """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
 
-    Neither the kernel nor those of its gradients store the scores.  Gradients through ``lse``, of gradients,
-    with lengths of keys, and of more than 256 columns are products with the scores, which are computed again:
-    they take memory for M x N scores of each head, or for T x U of packed sequences.
+    Neither the kernel nor those of its gradients store the scores.  Four kinds of gradients are products with
+    the scores, which are computed again and stored: gradients through ``lse``, gradients of gradients, those
+    with lengths of keys, and those of more than 256 columns.  They take memory for M x N scores of each head,
+    or for T x U of packed sequences.
 
     Args:
         q: tensor (B, H, M, D) of float16, bfloat16 or float32, D at most 512; (H, M, D) or (M, D) likewise.
@@ -381,7 +382,7 @@ def attention(
         dropout: probability that a weight is 0, as in `tilewright.attention`.
         seed: the key of the random numbers of dropout; default: a number that PyTorch's generator of the CPU
             draws.  Inside of `torch.compile` give a seed.
-        offset: another number of them, e.g. the step of a training.
+        offset: a second key of the random numbers, e.g. the step of a training.
         scale: a number; default: ``1 / sqrt(D)``.
         return_lse: whether to return the logarithms of the sums too.
 

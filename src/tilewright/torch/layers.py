@@ -55,7 +55,7 @@ class ChainGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor, *_: Any) -> Any:
-        """Return the gradients, by products; one of them multiplies by the activation's derivative."""
+        """Return the gradients. All are products; one also multiplies by the activation's derivative."""
         (a, b, c, bias_b, *kept), (activation, precision) = ctx.saved_tensors, ctx.words
         needs, words = ctx.needs_input_grad, {"precision": precision}
         if kept and not torch.is_grad_enabled():

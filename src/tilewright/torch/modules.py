@@ -303,9 +303,9 @@ class QuantizedLinear(nn.Module):
         return made
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """Change the device, but neither the dtype of codes nor that of scales in f32, as `half` would.
+        """Move the layer to another device or dtype; codes, and scales in f32, keep their dtypes.
 
-        Other scales and the bias become f32 by `double`, because products with codes take no f64.
+        `double` makes the other scales and the bias f32, because products with codes take no f64.
         """
         kept = {"codes": self.codes} | ({} if self.weights in IN_GROUPS else {"scales": self.scales})
 

@@ -149,7 +149,7 @@ class ComplexTrial(FlowTrial):
         return device_put(given, self.target)
 
     def launch(self) -> tuple[Executable, ...]:
-        """Start it; on a GPU it may still run when this returns."""
+        """Start the product; on a GPU it may still run when this returns."""
         self.ran = self.plan.run()
         return self.ran
 

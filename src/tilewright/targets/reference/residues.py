@@ -151,7 +151,8 @@ class Ring:
     """A ring that replaces floats, in words of 64 bits.
 
     Args:
-        add: the sum of two words; ``negated``, ``multiplied``, ``inverse`` and ``matrix_product`` likewise.
+        add: returns the sum of two words. ``negated``, ``multiplied``, ``inverse`` and ``matrix_product`` are
+            functions of words, too.
         embedded: words of integers or floats.
         functions: functions of words, by name, that do not follow from sums, products and quotients.
         word: words for random integers below `PRIME`.
