@@ -15,6 +15,8 @@ for m, n in tw.tiles((K, K)): C[m, n] = A[m, n] - n0
 
 for m, n in tw.tiles(C): v[m] = A[m, n].min(axis=1)
 
+for m, n in tw.tiles(C): C[m, n] = A[::-1][m, n] + B[:, ::-1][m, n]
+
 for m, n in tw.tiles(C): v[m] = A[m, n].argmax(axis=1) + A[m, n].argmin(axis=-1)
 
 for m, n in tw.tiles(C): C[m, n] = A[m, n] * v[m][:, None] + v[n]

@@ -18,6 +18,8 @@ from tests.schedule.test_places import KINDS as NUMBERS
 from tests.schedule.test_places import centres_case, columns_case, products_case, rows_case
 from tests.schedule.test_scan_states import continuing, several, summed
 from tests.schedule.test_scans import uniform, with_gates
+from tests.schedule.test_slices import elements_case, interleaved, interleaved_case
+from tests.schedule.test_slices import products_case as sliced_products
 from tests.schedule.whole_rows import of_rows, weighed
 
 from tilewright.targets.target import CPU, CUDA, REFERENCE
@@ -87,7 +89,13 @@ def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: s
             known = replace(known, fold=fold)
         else:
             known = replace(known, split_k=parts, blocks=20 if parts == "auto" else 0)
-    kernel, bits = case.kernel.bind(schedule=known), []
+    wrong = placed_twice(case.kernel.bind(schedule=known), case, target)
+    return f"{known}: {wrong}" if wrong else ""
+
+
+def placed_twice(kernel: Any, case: FoldCase, target: str) -> str:
+    """Launch a kernel twice on the arrays of a case; return what is wrong, or an empty text."""
+    bits = []
     for _ in range(2):  # the second launch finds counters that the first one has reset
         placed = {
             name: Placed(value, target)
@@ -100,7 +108,7 @@ def computed(case: FoldCase, target: str, terms: np.random.Generator, *, fold: s
         bits.append({name: placed[name].fetched().copy() for name in case.results})
     same = all(bits[0][name].tobytes() == bits[1][name].tobytes() for name in case.results)
     wrong = case.wrong(bits[0]) if same else "other bits in the second launch"
-    return f"{known}: {wrong}" if wrong else ""
+    return str(wrong or "")
 
 
 # ---------------------------------------------------------------- loops
@@ -284,6 +292,26 @@ def places(number: int, target: str) -> str:
     return computed(
         centres_case(rng, M, N, K, kind), target, terms, fold="" if target == CPU.name else CHOSEN
     )
+
+
+def slices(number: int, target: str) -> str:
+    """Compute products and elements of slices with a step, and store to such slices.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    terms, rng = generators(number, target)
+    which, kind = int(terms.integers(3)), str(terms.choice(["f2", "f4"]))
+    gap, order = int(terms.choice([0, 1, 8])), str(terms.choice(["C", "C", "F"]))
+    M, N = extents(terms, rng, ROWS[target], 2)
+    if which == 0:
+        (K,), last = extents(terms, rng, ROWS[target], 1), int(terms.integers(2))
+        case = sliced_products(rng, M, N, K, kind, last=last, gap=gap, order=order)
+        return placed_twice(case.kernel, case, target)
+    if which == 1:
+        case = elements_case(rng, M, N + 1, kind, gap=gap, order=order)
+        return placed_twice(case.kernel, case, target)
+    return placed_twice(interleaved, interleaved_case(rng, M, N, kind, order=order), target)
 
 
 # ---------------------------------------------------------------- whole rows

@@ -44,6 +44,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "recurrences": fold_problems.recurrences,
     "recurrences that go on": fold_problems.going_on,
     "places of extremes": fold_problems.places,
+    "slices with a step": fold_problems.slices,
     "whole rows": fold_problems.rows,
     "gemm_chain": attention_problems.chain,
     "complex_matmul": complex_problems.carried_out,

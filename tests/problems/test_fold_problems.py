@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .fold_problems import backward, going_on, lists, lists_in_parts, loops, places, recurrences, rows
+from .fold_problems import backward, going_on, lists, lists_in_parts, loops, places, recurrences, rows, slices
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
@@ -36,6 +36,12 @@ def test_random_recurrences_that_go_on(target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_random_places_of_extremes(target: str) -> None:
     found = {number: places(number, target) for number in range(6)}
+    assert set(found.values()) == {""}, found
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_random_slices_with_a_step(target: str) -> None:
+    found = {number: slices(number, target) for number in range(4)}
     assert set(found.values()) == {""}, found
 
 

@@ -18,7 +18,7 @@ from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, inline, located, open_region, verb
 from tilewright.layout.layout import Layout
-from tilewright.symbolic.expr import ceil_div, less_equal, prove
+from tilewright.symbolic.expr import add, ceil_div, less_equal, mul, prove
 from tilewright.symbolic.nodes import Int
 from tilewright.views import transforms as t
 from tilewright.views.transforms import Transform, as_written
@@ -279,26 +279,34 @@ class Tensor(Rearranged):
         if any(isinstance(part, Tensor) for part in parts):
             return self._chosen(parts)
         at: list[Int | tuple[Int, Int]] = []
+        strides: list[int] = []
         for dim, (part, extent) in enumerate(zip(parts, shape, strict=True)):
             if not isinstance(part, slice):
                 number = unwrap(part)
                 at.append(from_end(f"index {number} of dimension {dim}", number, extent))
                 continue
-            if part.step not in (None, 1):
-                raise TraceError(
-                    f"slice step {part.step!r}; only 1 is possible; nearest legal choice: a view of this "
-                    f"step as an argument of the launch, such as x[::{part.step!r}]",
-                    here(),
-                )
+            strides.append(_step(part))
             what = f"slice {spelled_slice(part)} of dimension {dim}"
-            low, high = (
-                default if end is None else from_end(what, unwrap(end), extent, past=1)
-                for end, default in ((part.start, 0), (part.stop, extent))
+            past = 1 if strides[-1] > 0 else 0
+            first, last = (
+                None if end is None else from_end(what, unwrap(end), extent, past=past)
+                for end in (part.start, part.stop)
             )
-            at.append((low, high))
+            if strides[-1] < 0:  # from the start down to the element after the end
+                first, last = (None if end is None else add(end, 1) for end in (last, first))
+            at.append((0 if first is None else first, extent if last is None else last))
         spans = [t.slice_span(part, extent) for part, extent in zip(at, shape, strict=True)]
         edges = (dim for dim, span in enumerate(spans) if _may_leave(*span, shape[dim]))
-        return self._view(t.Slice(tuple(at), tuple(edges)), "slice")
+        made, is_stepped = self, any(one != 1 for one in strides)
+        if not is_stepped or spans != [(0, extent) for extent in shape]:
+            made = self._view(t.Slice(tuple(at), tuple(edges)), "slice")
+        for dim, stride in enumerate(strides) if is_stepped else ():
+            length = made.value.tensor.shape[dim]
+            count, last = ceil_div(length, abs(stride)), add(length, -1)
+            if stride != 1:
+                view = t.Embed(dim, (count,), (stride,), 0 if stride > 0 else mul(last, -1))
+                made = made._view(view, "steps")
+        return made
 
     def _chosen(self, parts: list[Any]) -> Tensor:
         """Return rows along the dimension that a tensor of integers indexes, and slices along the others."""
@@ -473,6 +481,18 @@ def _has_spans(index: Sequence[Any]) -> bool:
 
 def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:
     return tuple(None if extent is None else constant("tile shape", extent) for extent in shape)
+
+
+def _step(part: slice) -> int:
+    """Return the step of a slice."""
+    step = 1 if part.step is None else part.step
+    if isinstance(step, bool) or not isinstance(step, int) or step == 0:
+        raise TraceError(
+            f"slice step {step!r}; nearest legal choice: an integer other than 0 that is known while the "
+            "kernel is traced, such as x[::2] or x[::-1]",
+            here(),
+        )
+    return step
 
 
 def _may_leave(low: Int, high: Int, extent: Int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 from typing import Any, NamedTuple
 
 from tilewright.dataflow.legality import carried_rows, fits, index_misfit, misfit
@@ -30,6 +31,7 @@ from tilewright.ir.copies import REDUCTIONS
 from tilewright.ir.ops import Gather, Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
+from tilewright.lang.dataflow.rows import is_whole
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
 from tilewright.lang.launch import require
@@ -37,9 +39,9 @@ from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
-from tilewright.symbolic.expr import ceil_div
+from tilewright.symbolic.expr import ceil_div, mul
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.views.transforms import Repeat, Slice
+from tilewright.views.transforms import Embed, Repeat, Slice
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
@@ -203,7 +205,13 @@ def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple
 
 
 def _apart(one: Operand, other: Operand) -> bool:
-    """Return whether two views of an array have no element in common: an integer index of both differs."""
+    """Return whether two views of an array have no element in common.
+
+    An integer index of both differs, or both have every so many elements of a dimension, from others on.
+    """
+    steps = zip(_steps(one), _steps(other), strict=False)
+    if any(a and b and (a[1] - b[1]) % gcd(a[0], b[0]) for a, b in steps):
+        return True
     match one.transforms, other.transforms:
         case (Slice(at=first),), (Slice(at=second),):
             pairs = zip(first, second, strict=True)
@@ -212,8 +220,31 @@ def _apart(one: Operand, other: Operand) -> bool:
     return False
 
 
+def _steps(operand: Operand) -> list[tuple[int, int] | None]:
+    """Return the step and the first element of each dimension of slices of an array; None if unknown."""
+    found: list[tuple[int, int] | None] = [(1, 0)] * len(operand.shape)
+    for transform in operand.transforms:
+        match transform:
+            case Slice(at=at) if all(isinstance(part, tuple) for part in at):
+                moved = [(dim, 1, part[0]) for dim, part in enumerate(at) if isinstance(part, tuple)]
+            case Embed(dim=dim, strides=(int(step),), offset=offset):
+                moved = [(dim, step, mul(-1, offset))]
+            case _:
+                return []
+        for dim, step, first in moved:
+            if (before := found[dim]) is not None:
+                found[dim] = None
+                if isinstance(first, int) and first >= 0:
+                    found[dim] = before[0] * step, before[1] + before[0] * first
+    return found
+
+
 def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPlace:
     """Return the array, the spans of its dimensions, and the axes of the part."""
+    if any(isinstance(one, slice) and not is_whole(one) for one in index):  # whole rows of a view
+        cut = (one if isinstance(one, slice) or one is Ellipsis else slice(None) for one in index)
+        tensor = tensor[tuple(part for part, one in zip(cut, index, strict=True) if one is not None)]
+        index = tuple(slice(None) if isinstance(one, slice) else one for one in index)
     index = flow.rows.completed(tensor, index)
     for one in index:
         _check_index(tensor, one)
@@ -311,12 +342,6 @@ def _span_of(tile: Tile) -> SpanIndex:
 def _check_index(tensor: Tensor, one: Any) -> None:
     if isinstance(one, SpanIndex):
         one.check()
-    elif isinstance(one, slice):
-        raise TraceError(
-            f"{tensor.value} is indexed with spans and a slice of a dimension; nearest legal choice: `:` "
-            f"for a whole dimension, or a view first, then its spans: {tensor.value}[2:, :][m, k]",
-            here(),
-        )
     elif isinstance(one, Tensor):
         raise TraceError(
             f"{tensor.value} is indexed with a whole array, {one.value}; nearest legal choice: its integers "

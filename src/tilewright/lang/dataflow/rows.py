@@ -81,7 +81,7 @@ class WholeRows:
         taken = [one.span for one in index if isinstance(one, SpanIndex)]
         made, dim = [], 0
         for one in parts:
-            if isinstance(one, slice) and one == slice(None) and dim < len(shape):
+            if isinstance(one, slice) and is_whole(one) and dim < len(shape):
                 made.append(self.index(shape[dim], taken))
                 taken.append(made[-1].span)
             else:
@@ -104,6 +104,11 @@ class WholeRows:
             if self.tracer.are_equal(axis.extent, wanted.extent)
         }
         return along(node, moved, {}) if moved else node
+
+
+def is_whole(part: slice) -> bool:
+    """Return whether a slice is ``:``; its ends may be integers that only a launch knows."""
+    return part.start is None and part.stop is None and part.step is None
 
 
 def along(node: Node, moved: Mapping[Span, Span], known: dict[int, Node]) -> Node:

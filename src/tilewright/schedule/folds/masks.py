@@ -127,7 +127,7 @@ class Trials:
     def steps(self) -> tuple[_TriedStep, ...]:
         """The first step and later ones; none if the arrays would be too large."""
         made = list[_TriedStep]()
-        for given in drawn(self.form.flow):
+        for given in drawn(self.form.flow, along=self.form.n.extent):
             trial, known = Evaluation(given, 2), dict[int, Any]()
             starts = [(cell, trial.value(cell.start, known)) for cell in self.form.fold.cells]
             state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]

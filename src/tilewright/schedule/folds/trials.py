@@ -37,8 +37,8 @@ from tilewright.dtypes import DType, f32, limits
 from tilewright.errors import TilewrightError
 from tilewright.functions.table import CONVERSION
 from tilewright.schedule.folds.powers import POWERS
-from tilewright.symbolic.nodes import Sym
-from tilewright.symbolic.rebuilding import evaluate
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.reference.exponentials import PAIRS, UNKNOWN, second
 from tilewright.targets.reference.residues import Residues
 
@@ -59,12 +59,20 @@ DRAWS = 2
 RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
 """Functions that residues compute as the fields of numbers do."""
 
+LEAST, MOST_EXTENT = 4, 64
+"""Extents of arrays: at least, so that a loop has two steps of 2 elements, and at most."""
+
 RELATIVE = 2.0**-24
 """Largest error of a merged state in f64, relative to the largest element of the state."""
 
 
 def drawn(
-    flow: Flow, sizes: Sequence[float] = SIZES, *, whole: bool = False, zeros: bool = True
+    flow: Flow,
+    sizes: Sequence[float] = SIZES,
+    *,
+    whole: bool = False,
+    zeros: bool = True,
+    along: Int = LEAST,
 ) -> Iterator[FlowArguments]:
     """Arguments of a flow with random arrays and numbers; none if the arrays would be too large.
 
@@ -73,6 +81,7 @@ def drawn(
         sizes: magnitudes of the arrays.
         whole: whether floats are small integers, many of which are equal.
         zeros: whether the numbers of a launch are all 0 in the last draw of each size.
+        along: an extent that is at least `LEAST`, also if it is that of a part of an array.
     """
     rng = np.random.default_rng(0)
     extents: dict[Sym, int] = {}
@@ -81,7 +90,10 @@ def drawn(
     for one in flow.parameters:
         for extent in one.shape if isinstance(one, Operand) else ():
             if isinstance(extent, Sym):
-                extents.setdefault(extent, int(rng.integers(4, 8)))
+                extents.setdefault(extent, int(rng.integers(LEAST, 2 * LEAST)))
+    if symbols(along) <= extents.keys():
+        while symbols(along) and evaluate(along, extents) < LEAST and max(extents.values()) < MOST_EXTENT:
+            extents = {extent: 2 * value for extent, value in extents.items()}
     for size in sizes:
         for draw in range(DRAWS + zeros if names or integers else 1):
             passed = {one: int(rng.integers(-3, 4)) for one in integers if isinstance(one, Sym)}
