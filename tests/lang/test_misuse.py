@@ -55,7 +55,7 @@ def too_many_indices(A, n, alpha):
 
 
 def stepped_slice(A, n, alpha):
-    A[::2]  # A[::2]
+    A[::n]  # A[::n]
 
 
 def symbolic_shared(A, n, alpha):
