@@ -19,6 +19,7 @@ from tilewright.ops.planes import Planes, Writing, splitting, splitting_of_two
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
+from tilewright.runtime.native import host_arch
 from tilewright.schedule.question import Splitting
 from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.target import CUDA
@@ -179,7 +180,7 @@ def test_the_bits_of_a_row_do_not_depend_on_others(split: dict[str, Any], column
 
 
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
-@pytest.mark.parametrize("shape", [(70, 1, 130), (33, 2, 300), (90, 5, 17), (3, 70, 40)])
+@pytest.mark.parametrize("shape", [(70, 1, 130), (200, 1, 33), (90, 5, 17), (3, 70, 40), (2, 123, 324)])
 def test_few_columns_are_rows_of_the_transposed_product(shape: tuple[int, int, int], orders: str) -> None:
     m, n, k = shape
     rng = np.random.default_rng([*shape, *map(ord, orders)])
@@ -189,7 +190,8 @@ def test_few_columns_are_rows_of_the_transposed_product(shape: tuple[int, int, i
     )
     product = plan_complex({"a": a, "b": b}, ComplexWanted(target="cpu"))
     assert product.schedule is not None
-    assert product.schedule.swap_ab == (n < m)
+    if n != 5 and host_arch() in ("x86-64-v3", "x86-64-v4"):  # with 5 columns it depends on the vectors
+        assert product.schedule.swap_ab == (n < m)
     product.run()
     check(product.result, a, b, None, conjugates=(0, 0))
 

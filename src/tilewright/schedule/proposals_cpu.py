@@ -35,8 +35,9 @@ COPIED, TURNED, STRIDED, SWAP_GAIN = 4, 8, 2, 1.1
 transposed place, and to read it from an array in runs of a few rows; and how much faster the transposed
 product must be to be chosen."""
 
-PAIRED = 2
-"""Cost of moving a part of a complex number, relative to a real one, because the parts are interleaved.
+PAIRED, PAIRED_GAIN = 2, 1.25
+"""Cost of moving a part of a complex number, relative to a real one, because the parts are interleaved; and
+how much faster the transposed product of these must be, because their layout is not known before the launch.
 
 Measured on a Zen 5, one thread, complex64, as it is and transposed: 500 x 1 x 500, both operands contiguous
 along their other dimension, 169 and 74 us, along K 171 and 123; 300 x 8 x 300 68 and 52, along K 68 and 72.
@@ -183,7 +184,7 @@ def _transposed(question: Question) -> Iterator[Candidate]:
     if not (is_known and are_plain and are_floats and form.precision == "exact" and _is_dense(question)):
         return
     here, there = _both_ways(question)
-    if there * SWAP_GAIN >= here:
+    if there * (SWAP_GAIN if form.is_single else PAIRED_GAIN) >= here:
         return
     for one in _tiles(other):
         schedule = replace(one.schedule, swap_ab=True)
@@ -250,9 +251,8 @@ def way_time(
         columns += (HALF_VECTOR - 1) * lanes
     is_few = m <= ROWS_IN_PLACE, -(-n // (2 * lanes)) <= PANELS_OF_B
     if is_complex:
-        pack = COPIED if along else TURNED
-        copy = 0 if is_few[1] else COPIED
-        return 4 * m * columns * k + 2 * PAIRED * (m * k * copy + n * k * pack + store)
+        copied = (0 if is_few[1] else m * k) + n * k
+        return 4 * m * columns * k + 2 * PAIRED * (copied * COPIED + store)
     pack = 0 if along and is_few[0] else COPIED if along else TURNED
     copy = COPIED if not is_few[1] or is_widened else 0 if majors[0] == "k" else STRIDED
     return rows * columns * k + m * k * copy + n * k * pack + store

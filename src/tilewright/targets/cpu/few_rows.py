@@ -7,7 +7,7 @@ from tilewright.dtypes import DType
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
-from tilewright.targets.cpu.vector_moves import exchanged, has_parts, load_part, widened
+from tilewright.targets.cpu.vector_moves import VECTOR_BYTES, exchanged, has_parts, load_part, widened
 
 # ---------------------------------------------------------------- in the order of K
 #
@@ -105,7 +105,7 @@ def few_rows_kernel(
             asm("" : "+r"(n));
             sums[i][n] = fused({at_a}, {value.format("from[n]")}, sums[i][n]);
           }}"""
-        if has_parts(dtype, lanes):
+        if has_parts(dtype, lanes) and (stored == dtype or lanes * size == VECTOR_BYTES):
             part = f"{load_part(emitter, dtype, lanes)}<vector>({{}}, count - whole)"
             if stored != dtype:
                 part = f"(vector){load_part(emitter, stored, lanes)}({{}}, count - whole)"

@@ -178,7 +178,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
         rows_of_a = RowPanels.of(emitter, op, m, n)
-        late = LateRows.of(emitter, op, m, n) if rows_of_a is None else None
+        late = LateRows.of(emitter, op, m, n, deep) if rows_of_a is None else None
         if rows_of_a is None:
             with nullcontext() if late is None else emitter.branch(code("!{}", late.when)):
                 for filling in paired(op.rows, emitter.kernel):

@@ -397,7 +397,7 @@ class RowPanels:
 
 @dataclass(frozen=True)
 class LateRows:
-    """Panels of A that are widened one after the other, if there is one panel of B.
+    """Panels of A that are widened one after the other, if there is one panel of B and they fill a cache.
 
     Each is widened just before it is multiplied, in the place of the first one: this stays in the first-level
     cache.
@@ -415,7 +415,7 @@ class LateRows:
     slot: Sym
 
     @staticmethod
-    def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> LateRows | None:
+    def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code) -> LateRows | None:
         """The panels with new names; None if A is not of halves.  Declares when there is one panel of B."""
         atom = op.products[0].mma.atom
         are_halves = all(copy.source.tensor.dtype in HALVES for copy in op.rows)
@@ -429,7 +429,10 @@ class LateRows:
         made = LateRows(
             op.rows, m.unit, emitter.local("in_turn"), Sym(emitter.local("slot"), 0, extent // m.unit)
         )
-        emitter.constant("bool", made.when, code("{} == 1 && {} > {}", n.count, rows, MOST_FEW))
+        is_large = code(
+            "{} > {} && {} * {} > {}", rows, MOST_FEW, rows, depth, FIRST_CACHE_BYTES // f32.bytes
+        )
+        emitter.constant("bool", made.when, code("{} == 1 && {}", n.count, is_large))
         return made
 
     def turn(self, emitter: CpuEmitter, panel: Sym) -> None:

@@ -124,8 +124,13 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
         few = f" && rows * columns <= {lanes * lanes // FEW}"
         if is_half or is_rounded:  # to convert single elements takes longer
             few = f" && rows * columns <= {lanes}"
-        loaded, kinds = load_part(emitter, source, lanes), ("(vector)", "") if is_half else ("", "<vector>")
-        part = f"{kinds[0]}{loaded}{kinds[1]}(source + i * source_step, columns)"
+        if is_half and lanes * width < VECTOR_BYTES:  # pieces of halves are stored, and loaded as a whole
+            few, part = f" && (columns < {lanes} || rows <= {lanes // FEW})", load
+        else:
+            kinds = ("(vector)", "") if is_half else ("", "<vector>")
+            part = (
+                f"{kinds[0]}{load_part(emitter, source, lanes)}{kinds[1]}(source + i * source_step, columns)"
+            )
         rows = [
             f"  if (rows >= {lanes} && columns >= {lanes}) {{",
             f"    UNROLL {each} row[i] = {load};",
@@ -378,13 +383,14 @@ def run_copy(emitter: CpuEmitter, source: DType, target: DType) -> Code | None:
                 "    return;",
                 "  }",
             ]
-        load, store = (
-            load_part(emitter, source, lanes),
-            store_part(emitter, target, lanes, is_rounded=source == f32),
-        )
-        start = f"<vector{lanes}>" if source == f32 else ""
         body = "  Index i = 0;\n" + "\n".join(lines)
-        body += f"\n  if (count > 0) {store}(target, {load}{start}(source, count), count);"
+        if size == VECTOR_BYTES:
+            load = load_part(emitter, source, lanes)
+            store = store_part(emitter, target, lanes, is_rounded=source == f32)
+            start = f"<vector{lanes}>" if source == f32 else ""
+            body += f"\n  if (count > 0) {store}(target, {load}{start}(source, count), count);"
+        else:  # pieces of halves would be stored, and loaded as a whole
+            body += f"\n  for (; i < count; ++i) target[i] = {emitter.convert('source[i]', source, target)};"
     else:
         return None
     text = f"""\

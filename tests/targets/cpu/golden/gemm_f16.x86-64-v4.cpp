@@ -391,7 +391,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 31) / 32;
       const Index depth = within(-32*k + K, 32);
-      const bool in_turn = n_panels == 1 && m_needed > 4;
+      const bool in_turn = n_panels == 1 && m_needed > 4 && m_needed * depth > 8192;
       if (!in_turn) {
         // test_text.py:48: sA = A.tile((48, 32), (m, k))
         {
