@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from threading import Thread
@@ -16,7 +17,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import tilewright.distributed as td
 import tilewright.torch as tt
-from tilewright.distributed import exchange
+from tilewright.distributed import exchange, products
 from tilewright.errors import LaunchError
 
 f64 = torch.float64
@@ -42,7 +43,9 @@ def compare(found: torch.Tensor, expected: torch.Tensor, sizes: torch.Tensor, de
     if not found.numel():
         return
     sums = UNITS[f64] if found.dtype == f64 else UNITS[torch.float32]
-    bound = (depth + 4) * sums * sizes + UNITS[found.dtype] * expected.abs() + 1e-40
+    # Below the smallest normal number, rounding is off by half of the same step everywhere.
+    rounded = expected.abs().clamp(min=torch.finfo(found.dtype).smallest_normal)
+    bound = (depth + 4) * sums * sizes + UNITS[found.dtype] * rounded
     excess = ((found.to(f64) - expected).abs() / bound).max()
     assert excess <= 1, f"{excess} of the bound"
 
@@ -110,6 +113,92 @@ def scatters(rank: int, size: int) -> None:
         magnitudes = (2 * (a.to(f64).abs() @ b.to(f64).abs()) + c.to(f64).abs()) * factor.to(f64).abs()
         magnitudes = magnitudes + residual.to(f64).abs()
         compare(found, cut(expected, dim, rows, rank), cut(magnitudes, dim, rows, rank), 24 + size)
+
+
+def narrow_parts(rank: int, size: int) -> None:
+    """Partial sums that travel as bf16 or f16: those of other ranks are rounded once more."""
+    m, n, depths = 4 * size, 24, uneven(96, size)
+    a, b = drawn(m, 96), drawn(96, n)
+    ones, others = cut(a, 1, depths, rank), cut(b, 0, depths, rank)
+    pairs = zip(a.to(f64).split(depths, 1), b.to(f64).split(depths), strict=True)
+    parts = torch.stack([one @ other for one, other in pairs])
+    sums = 100 * UNITS[torch.float32] * (a.to(f64).abs() @ b.to(f64).abs())
+    owner = torch.arange(m).div(m // size, rounding_mode="floor")[None, :, None]
+    travel = (parts.abs() * (torch.arange(size)[:, None, None] != owner)).sum(0)
+    whole, bias = parts.sum(0), drawn(n)
+    exact = td.matmul_all_reduce(ones, others)
+    for wire in (torch.bfloat16, torch.float16, torch.float32):
+        words = {"wire_dtype": wire, "bias": bias}
+        mine = td.matmul_reduce_scatter(ones, others, **words)
+        found = td.matmul_all_reduce(ones, others, **words)
+        assert found.dtype == torch.float32
+        assert torch.equal(mine, found.split(m // size)[rank])
+        bound = sums + 1.01 * UNITS[wire] * travel + UNITS[torch.float32] * (whole + bias.to(f64)).abs()
+        assert ((found.to(f64) - whole - bias.to(f64)).abs() <= bound).all()
+        again = td.matmul_all_reduce(ones, others, wire_dtype=wire)
+        assert torch.equal(again, exact) == (wire == torch.float32)
+    leaf = ones.clone().requires_grad_()
+    y = td.matmul_reduce_scatter(leaf, others, wire_dtype=torch.bfloat16)
+    [d_a] = torch.autograd.grad(y.sum(), [leaf])
+    expected = torch.ones(m, n, dtype=f64) @ others.to(f64).T
+    compare(d_a, expected, others.to(f64).abs().sum(1).expand_as(expected), n)
+    call = td.matmul_all_reduce
+    refused(LaunchError, "one of torch.bfloat16", call, ones, others, wire_dtype=torch.int8)
+    whole_numbers = ones.to(torch.int8), others.to(torch.int8)
+    refused(LaunchError, "wire_dtype=None", call, *whole_numbers, wire_dtype=torch.float16)
+    if size != 3:
+        words = {"rank_invariant": True, "wire_dtype": torch.float16}
+        refused(LaunchError, "whose bits rounded parts would change", call, ones, others, **words)
+    other_wire = torch.bfloat16 if rank else torch.float16
+    refused(LaunchError, "wire_dtype is torch.", call, ones, others, wire_dtype=other_wire)
+
+
+def repeated(rank: int, size: int) -> None:
+    """A known call checks nothing again; it sends its header and its tensors, and launches one kernel more.
+
+    Layers with equal rows send no headers if ``check`` does not ask for them.
+    """
+    counts: Counter[str] = Counter()
+    operation, checked, header = dist.P2POp, products.check_operands, exchange.RankCall.trade_headers
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **words: Any) -> Any:
+            counts[name] += 1
+            return function(*given, **words)
+
+        return call
+
+    a, b = drawn(4 * size, 16, seed=rank), drawn(16, 8)
+    calls: dict[str, Callable[..., Any]] = {
+        "gathered": lambda **words: td.all_gather_matmul(a, b, sizes=[4 * size] * size, **words),
+        "scattered": lambda **words: td.matmul_reduce_scatter(a, b, **words),
+        "reduced": lambda **words: td.matmul_all_reduce(a, b, **words),
+    }
+    layer = td.ColumnParallelLinear(16, 8, sequence_parallel=True, equal_rows=True, check=False)
+    calls["layer"] = lambda **words: layer(a)
+    exchanges = {"gathered": 1, "scattered": 1, "reduced": 2, "layer": 1}
+    dist.P2POp = counted("messages", operation)
+    products.check_operands = counted("checks", checked)
+    exchange.RankCall.trade_headers = counted("headers", header)  # type: ignore[method-assign]
+    try:
+        with torch.no_grad():
+            for name, call in calls.items():
+                for words in ({"check": False}, {}):
+                    first = call(**words)
+                    counts.clear()
+                    assert torch.equal(call(**words), first)
+                    has_header = not words and name != "layer"
+                    messages = 2 * (size - 1) * (exchanges[name] + has_header)
+                    assert counts == Counter(messages=messages, headers=int(has_header)), (name, counts)
+    finally:
+        dist.P2POp, products.check_operands = operation, checked
+        exchange.RankCall.trade_headers = header  # type: ignore[method-assign]
+    # A call with another shape is described anew, and so is one with other values of its options.
+    c = drawn(4, 8, seed=3)
+    for beta in (0.5, 2.0):
+        found = td.matmul_reduce_scatter(a, b, c=c, beta=beta)
+        plain = td.matmul_reduce_scatter(a, b)
+        torch.testing.assert_close(found, plain + beta * c, rtol=1e-5, atol=1e-5)
 
 
 def equal_bits(rank: int, size: int) -> None:
@@ -371,7 +460,10 @@ def decisions(rank: int, size: int) -> None:
     def agree(own: int, *, is_uneven: bool, shared: int = 0) -> list[int]:
         with ranks.call("gather", 20.0) as call:
             found = call.agree(
-                torch.device("cuda"), lambda: ({"x": shared}, {"own": own}), None, is_uneven=is_uneven
+                torch.device("cuda"),
+                lambda: exchange.Described({"x": shared}, {"own": own}),
+                None,
+                is_uneven=is_uneven,
             )
         return [one["own"] for one in found]
 
@@ -386,7 +478,7 @@ def decisions(rank: int, size: int) -> None:
             "tensors on meta, and the process group takes those on c",
             call.agree,
             torch.device("meta"),
-            lambda: ({}, {}),
+            lambda: exchange.NOTHING,
             None,
             is_uneven=True,
         )
@@ -494,6 +586,8 @@ def modules(rank: int, size: int) -> None:
         mlp = td.ParallelGatedMLP(12, 18, bias=True, dtype=f64, **words)
         mlp.load_state_dict(gated.state_dict())
         mlp = deepcopy(mlp)
+        words |= {"equal_rows": is_sequence and 6 % size == 0, "wire_dtype": torch.float64}
+        assert td.ParallelGatedMLP(12, 18, **words).down.wire_dtype == torch.float64
         heads = td.ParallelAttention(12, 4, causal=True, **words)
         heads.load_state_dict(attending.state_dict())
         same_results(torch.nn.Sequential(first, last), plain, [(last.bias, plain[2].bias)], is_sequence)
@@ -534,6 +628,8 @@ def same_results(
 CASES = [
     gathers,
     scatters,
+    narrow_parts,
+    repeated,
     equal_bits,
     orders,
     gradients,

@@ -35,14 +35,8 @@ import tilewright as tw
 import tilewright.distributed as td
 import tilewright.torch as tt
 from tilewright.distributed.exchange import AwaitCounter, RankCall, ranks_of
-from tilewright.distributed.peers import (
-    PeerMemory,
-    add_parts,
-    memory_of,
-    multiply_arriving,
-    multiply_leaving,
-    scattering,
-)
+from tilewright.distributed.kernels import multiply_and_add, multiply_arriving, multiply_leaving, scattering
+from tilewright.distributed.peers import PeerMemory, memory_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 
@@ -162,8 +156,9 @@ def leaving(rank: int, size: int) -> None:
                     with memory.scattering(call, rows, n, sums) as parts:
                         parts.local.fill_(float("nan"))
                         multiply_leaving(parts, lefts[rank][at], rights[rank][at])
-                        received, own = parts.exchanged()
-                        add_parts(received, out, own=(rank, own))
+                        parts.send()
+                        own = lefts[rank][at].split(rows)[rank]
+                        multiply_and_add(parts, own, rights[rank][at], out)
                     if turn < DATA:
                         mine = [one[at].split(rows)[rank].to(f64) for one in lefts]
                         others = [one[at].to(f64) for one in rights]
@@ -220,6 +215,7 @@ def host_times(rank: int, size: int) -> None:
     calls = {
         "all_gather_matmul": lambda: td.all_gather_matmul(a, b, sizes=[128] * size),
         "matmul_reduce_scatter": lambda: td.matmul_reduce_scatter(a, b),
+        "matmul_reduce_scatter, bf16 on the wire": lambda: td.matmul_reduce_scatter(a, b, wire_dtype=a.dtype),
     }
     for name, call in calls.items():
         for _ in range(20):
@@ -320,6 +316,7 @@ LIBRARY = {
     for case in (
         cases.gathers,
         cases.scatters,
+        cases.narrow_parts,
         cases.equal_bits,
         cases.orders,
         cases.gradients,
@@ -412,6 +409,7 @@ def scatters(m: int, n: int, k: int, size: int) -> dict[str, Callable[[], object
     own = torch.empty(m // size, n, dtype=torch.bfloat16)
     return {
         "tilewright": lambda: td.matmul_reduce_scatter(a, b),
+        "tilewright, bf16 on the wire": lambda: td.matmul_reduce_scatter(a, b, wire_dtype=torch.bfloat16),
         "NCCL + torch": lambda: dist.reduce_scatter_tensor(own, a @ b),
         "tilewright alone": lambda: tt.matmul(a, b, out_dtype=torch.float32),
         "torch alone": lambda: a @ b,

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.distributed import exchange, products
-from tilewright.distributed.peers import Ending, _adding, gathering, scattering
+from tilewright.distributed import exchange, kernels, products
+from tilewright.distributed.calls import How
+from tilewright.distributed.kernels import Ending, _adding, adding_to_own, gathering, scattering
 
 SHAPE = (24, 8, 5)
 """M, N and K: two pieces of a shard on two and three ranks, one on four."""
@@ -43,6 +44,7 @@ class Ranks:
             (calls, ranks, ranks * self.pieces, self.rows // self.pieces, n), np.nan, np.float32
         )
         self.gathered = np.full((calls, ranks, m, n), np.nan, np.float32)
+        self.adding = adding_to_own
         self.summed = np.full((calls, ranks, self.rows, n), np.nan, np.float32)
 
     def view(self, place: exchange.PeerByte, shape: tuple[int, ...], kind: Any = np.float32) -> Any:
@@ -78,7 +80,7 @@ class Ranks:
     def program(self, rank: int) -> list[list[Any]]:
         """The side stream and the stream of kernels."""
         side, main, last = list[Any](), list[Any](), [0] * exchange.SLOTS
-        (m, n, k), sizes, pieces = SHAPE, [self.rows] * self.ranks, self.pieces
+        (m, _, k), sizes, pieces = SHAPE, [self.rows] * self.ranks, self.pieces
         counts = [0] * exchange.MOST_COUNTERS
         for at in range(self.calls):
             self.at, epoch = at, at + 1
@@ -109,19 +111,41 @@ class Ranks:
                 main.append(tw.testing.launch(gathering(ENDING).bind(schedule=SCHEDULE), *given))
             else:
                 counts = [count + 1 for count in counts]
-                local = self.parts[at, rank]
-                left = self.lefts[at, rank].reshape(*local.shape[:2], k)
-                sent = self.counters(turn.sent(0), len(local))
-                given = left, self.b[at, rank], local, sent, (rank + 1) * pieces
-                main.append(tw.testing.launch(scattering.bind(schedule=SCHEDULE), *given))
-                side += self.steps(exchange.parts_to_peers(turn, 4 * self.rows * n, pieces, counts), local)
-                main += self.steps(exchange.arrived(turn, pieces, turn.peers(1)))
-                received = self.view(turn.data(rank), (self.ranks, self.rows, n))
-                own = local.reshape(self.ranks, self.rows, n)[rank]
-                adding = _adding(self.ranks, False, rank, ENDING, tw.f32)
-                main.append(tw.testing.launch(adding, received, own, self.summed[at, rank]))
+                main += self.scatter(at, rank, turn, side, counts)
             main += [] if self.released_first else free
         return [side, main]
+
+    def scatter(
+        self, at: int, rank: int, turn: exchange.SlotUse, side: list[Any], counts: Sequence[int]
+    ) -> list[Any]:
+        """The steps of a sum over ranks; the owner adds in the ending of its product, or afterwards."""
+        _, n, k = SHAPE
+        steps, pieces, local = list[Any](), self.pieces, self.parts[at, rank]
+        left = self.lefts[at, rank].reshape(*local.shape[:2], k)
+        sent, b = self.counters(turn.sent(0), len(local)), self.b[at, rank]
+        in_ending = at % 6 == 1
+        runs = [(rank + 1, self.ranks), (0, rank)] if in_ending else [(0, self.ranks)]
+        for begin, end in runs:
+            some = slice(begin * pieces, end * pieces)
+            if begin < end:
+                first = 0 if in_ending else (rank + 1) * pieces
+                given = left[some], b, local[some], sent[some], first
+                steps.append(tw.testing.launch(scattering.bind(schedule=SCHEDULE), *given))
+        if in_ending:  # nobody counts the own part
+            own_counts = range(rank * pieces, (rank + 1) * pieces)
+            steps += self.steps([exchange.SetCounter(turn.sent(one), counts[one]) for one in own_counts])
+        side += self.steps(exchange.parts_to_peers(turn, 4 * self.rows * n, pieces, counts), local)
+        received, out = self.view(turn.data(rank), (self.ranks, self.rows, n)), self.summed[at, rank]
+        if not in_ending:
+            steps += self.steps(exchange.arrived(turn, pieces, turn.peers(1)))
+            own = local.reshape(self.ranks, self.rows, n)[rank]
+            adding = _adding(self.ranks, False, rank, ENDING, tw.f32)
+            return [*steps, tw.testing.launch(adding, received, own, out)]
+        peers = [peer for peer in range(self.ranks) if peer != rank]
+        ready = [self.counters(turn.ready(rank, peer * pieces), pieces) for peer in peers]
+        own_rows = self.lefts[at, rank].reshape(self.ranks, self.rows, k)[rank]
+        multiply = self.adding(self.ranks, rank, ENDING).bind(schedule=SCHEDULE)
+        return [*steps, tw.testing.launch(multiply, own_rows, b, *(received[p] for p in peers), *ready, out)]
 
     def run(self) -> Any:
         report = tw.testing.ranks([self.program(rank) for rank in range(self.ranks)])
@@ -138,7 +162,16 @@ class Ranks:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_calls_in_a_row_have_no_races(ranks: int) -> None:
-    Ranks(ranks, 7).run().raise_if_any()
+    Ranks(ranks, 8).run().raise_if_any()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_product_adds_the_parts_in_its_ending_with_the_same_bits(ranks: int) -> None:
+    """Both ways add in the order of the ranks."""
+    memory = Ranks(ranks, 5)
+    memory.lefts[4], memory.b[4] = memory.lefts[1], memory.b[1]
+    memory.run().raise_if_any()
+    assert memory.summed[1].tobytes() == memory.summed[4].tobytes()
 
 
 def unawaited(turn: exchange.SlotUse, peer: int) -> list[Any]:
@@ -160,6 +193,16 @@ def test_a_missing_wait_is_found(
     assert not any("deadlock" in str(one) for one in report.findings)
 
 
+def test_an_ending_that_does_not_wait_for_a_part_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "arrives", lambda *given: None)
+    memory = Ranks(2, 5)
+    memory.adding = adding_to_own.__wrapped__
+    findings = memory.run().findings
+    assert findings
+    assert any("nothing orders the two ranks here" in one.reason for one in findings)
+    assert not any("deadlock" in str(one) for one in findings)
+
+
 def test_the_counter_of_an_empty_shard_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it could be set after the call has cleared it, and a later call would not wait for its rows."""
     whole, b, awaited = torch.ones(1, 3), torch.ones(3, 2), list[int]()
@@ -171,6 +214,6 @@ def test_the_counter_of_an_empty_shard_is_awaited(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(products, "multiply_arriving", lambda *_: None)
     rows: Any = SimpleNamespace(whole=whole, sizes=[1, 0], arrivals=arrivals)
     ranks: Any = SimpleNamespace(rank=0, size=2)
-    [y] = products._products_of_arriving_rows(products.How("gathered", ranks), rows, [b], [{}])
+    [y] = products._products_of_arriving_rows(How("gathered", ranks), rows, [b], [{}])
     assert awaited == [1]
     assert y.tolist() == [[3.0, 3.0]]

@@ -14,6 +14,8 @@ CASES = {
     3: [
         cases.gathers,
         cases.scatters,
+        cases.narrow_parts,
+        cases.repeated,
         cases.orders,
         cases.gradients,
         cases.disagreements,

@@ -261,3 +261,48 @@ def test_chosen_schedules_wait_after_their_loop(arch: str) -> None:
     assert made.source.index("PART +") > waits
     last = {"sm_90a": "mma_wait<0>();", "sm_80": "mma_m16n8k16_bf16(", "gfx942": "mfma_32x32x16_bf16("}
     assert made.source.rindex(last[arch]) < waits
+
+
+@tw.kernel(A="M K", B="K N", P0="M N", P2="M N", P3="M N", R0="R", R2="R", R3="R", bias="N", Y="M N")
+def second_of_four(A, B, P0, P2, P3, R0, R2, R3, bias, Y):
+    """``Y = relu(P0 + A B + P2 + P3 + bias)``: the second rank of four adds the parts of the others."""
+    for m, n in tw.tiles(Y):
+        tw.arrives(P0, R0, 1)
+        tw.arrives(P2, R2, 1)
+        tw.arrives(P3, R3, 1)
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        total = P0[m, n].to(tw.f32) + acc + P2[m, n].to(tw.f32) + P3[m, n].to(tw.f32)
+        Y[m, n] = tw.maximum(total + bias[n].to(tw.f32), 0)
+
+
+def test_parts_of_several_ranks_are_added_in_their_order() -> None:
+    """Numbers whose sum depends on the order: 2^30, a product, then -2^30, and a small number."""
+    m, n, k = 136, 72, 64
+    parts = np.full((3, m, n), 2.0**30, np.float32) * np.array([1, -1, 0], np.float32)[:, None, None]
+    parts[2] = 0.25
+    inbox, ready = np.full_like(parts, np.nan), np.zeros((3, 2), np.uint32)
+    a, b, bias = np.ones((m, k), np.float16), np.ones((k, n), np.float16), np.zeros(n, np.float16)
+    y = np.full((m, n), np.nan, np.float16)
+    copies = [
+        [
+            tw.testing.send(parts[at, half], inbox[at, half], ready[at, turn : turn + 1], 1)
+            for turn, half in enumerate((slice(0, 68), slice(68, None)))
+        ]
+        for at in range(3)
+    ]
+    launch = tw.testing.launch(second_of_four.bind(schedule=STAGED), a, b, *inbox, *ready, bias, y)
+    tw.testing.ranks([[launch], *[[one] for one in copies]]).raise_if_any()
+    assert (y == 0.25).all()  # 2^30 + 64 rounds to 2^30: in another order, 64 would remain
+
+
+@pytest.mark.parametrize(("wire", "spilled"), [("f32", 4), ("bf16", 0)])
+def test_parts_of_four_ranks_spill_at_most_one_register(wire: str, spilled: int) -> None:
+    m, n, k, parts = 2048, 4096, 7168, [tw.like(wire, 2048, 4096)] * 3
+    given = [tw.like("bf16", m, k), tw.like("bf16", k, n), *parts, *[tw.like("u32", 8)] * 3]
+    given += [tw.like("bf16", n), tw.like("bf16", m, n)]
+    made = second_of_four.compile(*given, target="cuda", arch="sm_90a")
+    assert made.resources["spill_store_bytes"] <= spilled
+    assert made.schedule is not None
+    assert made.schedule.staging == "tma"

@@ -106,6 +106,37 @@ def chunks(extent: int, count: int) -> tuple[int, ...]:
     return tuple(max(0, min(most, extent - part * most)) for part in range(count))
 
 
+class Described:
+    """What a call says in its header, after its checks.
+
+    Args:
+        shared: the entries that all ranks must share.
+        own: the entries of this rank alone.
+        found: what else the checks found, for this rank.
+    """
+
+    def __init__(self, shared: Mapping[str, Any], own: Mapping[str, Any], found: Any = None) -> None:
+        self.shared, self.own, self.found = shared, own, found
+        self.shared_text = json.dumps(shared, default=str)
+        self.own_text = json.dumps(own, default=str)
+
+
+def facts_of(argument: Any) -> Any:
+    """Return a hashable value that is equal for arguments that checks cannot tell apart.
+
+    Example:
+        >>> facts_of([torch.ones(2, 3), None]) == facts_of([torch.zeros(2, 3), None])
+        True
+    """
+    if isinstance(argument, torch.Tensor):
+        return argument.shape, argument.dtype, argument.device
+    if isinstance(argument, Mapping):
+        return tuple((name, facts_of(one)) for name, one in argument.items())
+    if isinstance(argument, list | tuple):
+        return tuple(map(facts_of, argument))
+    return type(argument), argument
+
+
 class Ranks:
     """The ranks of one process group, seen by one of them; a copy is the same object.
 
@@ -124,6 +155,7 @@ class Ranks:
         self.failed = ""
         self._lock = RLock()
         self.agreed: set[str] = set()
+        self.described: dict[Any, Described] = {}
         self.maps_peers = True
         self.memory: Any = None  # a `PeerMemory`, once a call needs it
 
@@ -139,6 +171,23 @@ class Ranks:
     def others(self) -> list[int]:
         """The other ranks, beginning with the next one."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    def recall(self, key: Any, describe: Callable[[], Described]) -> Described:
+        """Return what an earlier call with this key has said, or describe and remember this call.
+
+        Args:
+            key: a value by `facts_of` of all that ``describe`` reads.
+            describe: checks this rank's arguments; its errors are not remembered.
+        """
+        try:
+            found = self.described.get(key)
+        except TypeError:  # an argument that cannot be compared
+            return describe()
+        if found is None:
+            if len(self.described) >= MOST_AGREED:
+                self.described.clear()
+            found = self.described[key] = describe()
+        return found
 
     @contextmanager
     def call(self, name: str, timeout: float | None) -> Iterator[RankCall]:
@@ -161,6 +210,10 @@ class Ranks:
             yield RankCall(self, name, self.calls, TIMEOUT_S if timeout is None else timeout)
 
 
+NOTHING = Described({}, {})
+"""What a refused call says."""
+
+
 class RankCall:
     """One call by all ranks of a group.
 
@@ -176,6 +229,7 @@ class RankCall:
         self.name = name
         self.number = number
         self.timeout = timeout
+        self.found: Any = None
 
     def __str__(self) -> str:
         return f"{self.name} (call {self.number} of the group)"
@@ -183,10 +237,11 @@ class RankCall:
     def agree(
         self,
         device: torch.device,
-        describe: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]],
+        describe: Callable[[], Described],
         check: bool | None,
         *,
         is_uneven: bool,
+        key: Any = None,
     ) -> list[dict[str, Any]]:
         """Exchange headers and compare them.
 
@@ -195,11 +250,11 @@ class RankCall:
 
         Args:
             device: where the call's tensors lie.
-            describe: checks this rank's arguments; returns the entries that all ranks must share, and the
-                entries of this rank alone.
+            describe: checks this rank's arguments.
             check: whether to exchange headers; None: always on processors; on GPUs if ``is_uneven``, or if
                 no earlier call had these shared entries.
             is_uneven: whether the messages have extents that only the header of another rank tells.
+            key: all that ``describe`` reads, by `facts_of`: it is not called again for a known key.
 
         Returns:
             The entries of each rank alone; without an exchange those of this rank for all of them.
@@ -209,8 +264,7 @@ class RankCall:
             LaunchError: this rank refuses its arguments, or the ranks' arguments do not fit each other.
         """
         refusal: Exception | None = None
-        shared: Mapping[str, Any] = {}
-        own: Mapping[str, Any] = {}
+        said = NOTHING
         try:
             kinds = sorted(one.type for one in self._process_group()._device_types)
             if device.type not in kinds:
@@ -218,28 +272,29 @@ class RankCall:
                     f"{self.name}: tensors on {device}, and the process group takes those on "
                     f"{' and '.join(kinds)}; nearest legal choice: tensors on {kinds[0]}"
                 )
-            shared, own = describe()
+            said = describe() if key is None else self.ranks.recall(key, describe)
+            self.found = said.found
         except Exception as error:  # noqa: BLE001 raised below, when the other ranks know
             refusal = error
         ranks = self.ranks
-        key = json.dumps([self.name, shared], default=str)
+        agreed = f"{self.name} {said.shared_text}"
         if check is None:
-            is_new = refusal is None and key not in ranks.agreed
+            is_new = refusal is None and agreed not in ranks.agreed
             check = device.type == HOST or is_uneven or is_new
         if ranks.size == 1 or not check:
             if refusal is not None:
                 raise refusal
-            return [dict(own)] * ranks.size
-        header = {"of": self.name, "call": self.number, "at": _caller()}
-        text = json.dumps(header | {"shared": shared, "own": own}, default=str)
+            return [dict(said.own)] * ranks.size
+        begin = json.dumps({"of": self.name, "call": self.number, "at": _caller()})[:-1]
+        text = f'{begin}, "shared": {said.shared_text}, "own": {said.own_text}}}'
         if len(text) > HEADER_BYTES and refusal is None:
             refusal = LaunchError(
                 f"{self.name}: the shapes and options need {len(text)} bytes as text, and a header has "
                 f"{HEADER_BYTES}; nearest legal choice: check=False on all ranks"
             )
         if refusal is not None:
-            said = f"{type(refusal).__name__}: {refusal}".encode("ascii", "replace").decode()
-            text = json.dumps(header | {"refused": said[: HEADER_BYTES // 4]})
+            why = f"{type(refusal).__name__}: {refusal}".encode("ascii", "replace").decode()
+            text = f'{begin}, "refused": {json.dumps(why[: HEADER_BYTES // 4])}}}'
         headers = list[dict[str, Any]]()
         try:
             headers = self.trade_headers(text, device)
@@ -251,7 +306,7 @@ class RankCall:
         self._compare(headers)
         if len(ranks.agreed) >= MOST_AGREED:
             ranks.agreed.clear()  # on all ranks at the same call
-        ranks.agreed.add(key)
+        ranks.agreed.add(agreed)
         return [one["own"] for one in headers]
 
     def trade_headers(self, text: str, device: torch.device) -> list[dict[str, Any]]:

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
+from tilewright.distributed.calls import SCALED, How
 from tilewright.distributed.exchange import ranks_of
 from tilewright.distributed.gradients import GatherProducts, ReduceProducts, SharedParameter
-from tilewright.distributed.products import SCALED, How, gather_products, reduce_products
+from tilewright.distributed.products import gather_products, reduce_products
 from tilewright.errors import LaunchError
 from tilewright.ops.wanted import Wanted, check_derivative, check_words
 from tilewright.targets.target import HOST
@@ -512,6 +513,7 @@ def matmul_reduce_scatter(
     scale_group: int | None = None,
     packed: str | None = None,
     rank_invariant: bool = False,
+    wire_dtype: torch.dtype | None = None,
     timeout: float | None = None,
     check: bool | None = None,
 ) -> Any:
@@ -548,6 +550,9 @@ def matmul_reduce_scatter(
         rank_invariant: whether bits must not depend on the number of ranks, which is then 1, 2, 4 or 8: K is
             cut into eight parts, whose sums are added as a tree. Each rank's K must be its share of the
             parts of `torch.chunk`.
+        wire_dtype: dtype in which partial sums travel, for instance `torch.bfloat16`; default: that of sums,
+            f32 or f64. A narrower one moves fewer bytes: each part of another rank is then rounded once more.
+            The own part is not, and the order in which parts are added is the same.
         timeout: as in `all_gather_matmul`.
         check: whether ranks exchange headers and compare them, the same on all ranks; default: at each call
             on processors; on GPUs at each call with ``rank_invariant``, and else at the first call with these
@@ -568,7 +573,14 @@ def matmul_reduce_scatter(
         >>> dist.destroy_process_group()
     """
     scales = (scale_a, scale_b, zero_b, scale_group, packed)
-    exchange = {"dim": dim, "sizes": sizes, "timeout": timeout, "check": check, "invariant": rank_invariant}
+    exchange = {
+        "dim": dim,
+        "sizes": sizes,
+        "timeout": timeout,
+        "check": check,
+        "wire": wire_dtype,
+        "invariant": rank_invariant,
+    }
     how = _how("matmul_reduce_scatter", group, _words(alpha, precision), scales, **exchange)
     return _reduced(how, a, b_shard, c, beta, bias, activation, multiply, derivative, residual, out_dtype)
 
@@ -596,6 +608,7 @@ def matmul_all_reduce(
     scale_group: int | None = None,
     packed: str | None = None,
     rank_invariant: bool = False,
+    wire_dtype: torch.dtype | None = None,
     timeout: float | None = None,
     check: bool | None = None,
 ) -> Any:
@@ -627,6 +640,7 @@ def matmul_all_reduce(
         scale_group: the ``group`` of `tilewright.torch.scaled_mm`.
         packed: as in `tilewright.torch.scaled_mm`.
         rank_invariant: as in `matmul_reduce_scatter`.
+        wire_dtype: as in `matmul_reduce_scatter`; finished rows travel in the dtype of the result.
         timeout: as in `all_gather_matmul`.
         check: as in `matmul_reduce_scatter`.
 
@@ -645,6 +659,12 @@ def matmul_all_reduce(
         >>> dist.destroy_process_group()
     """
     scales = (scale_a, scale_b, zero_b, scale_group, packed)
-    exchange = {"timeout": timeout, "check": check, "invariant": rank_invariant, "scatters": False}
+    exchange = {
+        "timeout": timeout,
+        "check": check,
+        "wire": wire_dtype,
+        "invariant": rank_invariant,
+        "scatters": False,
+    }
     how = _how("matmul_all_reduce", group, _words(alpha, precision), scales, **exchange)
     return _reduced(how, a, b_shard, c, beta, bias, activation, multiply, derivative, residual, out_dtype)

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
+from tilewright.distributed.calls import ADDED, How
 from tilewright.distributed.exchange import chunks
 from tilewright.distributed.products import (
-    ADDED,
-    How,
     gather,
     gather_products,
     reduce_products,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from tilewright.distributed.calls import How
 from tilewright.distributed.exchange import chunks, ranks_of
 from tilewright.distributed.functions import (
     all_gather_matmul,
@@ -23,8 +24,7 @@ from tilewright.distributed.functions import (
     replicated_matmul,
 )
 from tilewright.distributed.gradients import SharedParameter
-from tilewright.distributed.peers import PARTS
-from tilewright.distributed.products import How
+from tilewright.distributed.kernels import PARTS
 from tilewright.errors import LaunchError
 from tilewright.torch.attending import attention
 from tilewright.torch.layers import gated_matmul
@@ -58,13 +58,14 @@ class _Parallel(nn.Module):
     Args:
         group: as in `all_gather_matmul`.
         sequence_parallel: whether ranks hold different rows of tensors outside of the module.
-        words: ``rank_invariant``, ``timeout``, ``check`` and ``precision`` of its calls.
+        words: ``rank_invariant``, ``timeout``, ``check`` and ``precision`` of its calls; ``equal_rows``,
+            whether all ranks have as many rows as this one, so that calls need no headers; ``wire_dtype``.
 
     Raises:
         LaunchError: ``words`` has another name.
     """
 
-    takes: ClassVar[tuple[str, ...]] = ("precision", "rank_invariant", "timeout", "check")
+    takes: ClassVar[tuple[str, ...]] = ("precision", "rank_invariant", "timeout", "check", "equal_rows")
     """Names of ``words``."""
 
     def __init__(self, group: Any, sequence_parallel: bool, words: dict[str, Any]) -> None:
@@ -76,7 +77,8 @@ class _Parallel(nn.Module):
             )
         self.ranks = ranks_of(group)
         self.sequence_parallel = sequence_parallel
-        self.words = words
+        self.words = {name: word for name, word in words.items() if name not in ("equal_rows", "wire_dtype")}
+        self.equal_rows, self.wire_dtype = bool(words.get("equal_rows")), words.get("wire_dtype")
 
     @property
     def group(self) -> Any:
@@ -91,18 +93,21 @@ class _Parallel(nn.Module):
 
     def _spread(self, x: torch.Tensor, weights: Any, **words: Any) -> Any:
         """Products with this rank's columns, of rows that are gathered or the same on all ranks."""
-        multiply = all_gather_matmul if self.sequence_parallel else replicated_matmul
-        return multiply(x, weights, group=self.group, **self.words, **words)
+        if not self.sequence_parallel:
+            return replicated_matmul(x, weights, group=self.group, **self.words, **words)
+        sizes = [x.shape[-2]] * self.ranks.size if self.equal_rows else None
+        return all_gather_matmul(x, weights, group=self.group, sizes=sizes, **self.words, **words)
 
     def _together(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """Sums over ranks: the own rows, or all of them."""
+        words = {**self.words, "wire_dtype": self.wire_dtype}
         if not self.sequence_parallel:
-            return matmul_all_reduce(x, weight.mT, group=self.group, bias=bias, **self.words)
+            return matmul_all_reduce(x, weight.mT, group=self.group, bias=bias, **words)
         if bias is not None and torch.is_grad_enabled() and bias.requires_grad:
             timeout, check = self.words.get("timeout"), self.words.get("check")
             how = How("bias", self.ranks, timeout=timeout, check=check)
             bias = SharedParameter.apply(how, bias)
-        return matmul_reduce_scatter(x, weight.mT, group=self.group, bias=bias, **self.words)
+        return matmul_reduce_scatter(x, weight.mT, group=self.group, bias=bias, **words)
 
 
 def _cut_when_loaded(
@@ -131,7 +136,9 @@ class ColumnParallelLinear(_Parallel):
         activation: as in `tilewright.torch.matmul`.
         device: where the parameters lie.
         dtype: dtype of the parameters.
-        words: ``precision``, ``rank_invariant``, ``timeout`` and ``check`` of `all_gather_matmul`.
+        words: ``precision``, ``rank_invariant``, ``timeout`` and ``check`` of `all_gather_matmul`;
+            ``equal_rows=True`` if all ranks always have as many rows of ``x`` as this one: then no headers
+            tell them.
 
     Example:
         >>> import torch.distributed as dist
@@ -192,7 +199,8 @@ class RowParallelLinear(_Parallel):
         sequence_parallel: whether a rank gets its rows of the result; otherwise all ranks get the whole.
         device: where the parameters lie.
         dtype: dtype of the parameters.
-        words: ``precision``, ``rank_invariant``, ``timeout`` and ``check`` of `matmul_reduce_scatter`.
+        words: ``precision``, ``rank_invariant``, ``timeout``, ``check`` and ``wire_dtype`` of
+            `matmul_reduce_scatter`.
 
     Example:
         >>> import torch.distributed as dist
@@ -201,6 +209,8 @@ class RowParallelLinear(_Parallel):
         torch.Size([5, 32])
         >>> dist.destroy_process_group()
     """
+
+    takes: ClassVar[tuple[str, ...]] = (*_Parallel.takes, "wire_dtype")
 
     def __init__(
         self,
@@ -245,7 +255,7 @@ class ParallelGatedMLP(_Parallel):
         sequence_parallel: whether ``x`` and the result have this rank's rows.
         device: where the parameters lie.
         dtype: dtype of the parameters.
-        words: ``precision``, ``rank_invariant``, ``timeout`` and ``check`` of `all_gather_matmul`.
+        words: as in `ColumnParallelLinear` and `RowParallelLinear`.
 
     Example:
         >>> import torch.distributed as dist
@@ -255,6 +265,8 @@ class ParallelGatedMLP(_Parallel):
         (['down.weight', 'gate.weight', 'up.weight'], torch.Size([5, 64]))
         >>> dist.destroy_process_group()
     """
+
+    takes: ClassVar[tuple[str, ...]] = RowParallelLinear.takes
 
     def __init__(
         self,
@@ -277,8 +289,9 @@ class ParallelGatedMLP(_Parallel):
             "device": device,
             "dtype": dtype,
         }
-        self.gate = ColumnParallelLinear(features, hidden, bias, **given, **words)
-        self.up = ColumnParallelLinear(features, hidden, bias, **given, **words)
+        spread = {name: word for name, word in words.items() if name != "wire_dtype"}
+        self.gate = ColumnParallelLinear(features, hidden, bias, **given, **spread)
+        self.up = ColumnParallelLinear(features, hidden, bias, **given, **spread)
         self.down = RowParallelLinear(hidden, features, bias, **given, **words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -309,7 +322,7 @@ class ParallelAttention(_Parallel):
         sequence_parallel: whether ``x`` and the result have this rank's tokens.
         device: where the parameters lie.
         dtype: dtype of the parameters.
-        words: ``precision``, ``timeout`` and ``check`` of `all_gather_matmul`.
+        words: as in `ColumnParallelLinear` and `RowParallelLinear`, without ``rank_invariant``.
 
     Raises:
         LaunchError: ``num_heads`` does not divide ``embed_dim``.
@@ -324,7 +337,7 @@ class ParallelAttention(_Parallel):
         >>> dist.destroy_process_group()
     """
 
-    takes: ClassVar[tuple[str, ...]] = ("precision", "timeout", "check")
+    takes: ClassVar[tuple[str, ...]] = ("precision", "timeout", "check", "equal_rows", "wire_dtype")
 
     def __init__(
         self,

@@ -1,14 +1,10 @@
-"""Memory that the ranks of one host share, and the kernels that multiply and add over ranks.
+"""Memory that the ranks of one host share.
 
 Each rank has one allocation, which the others map: counters, and two slots for data.  Calls take the slots
 in turn.  A copy engine writes a shard into a peer's slot and then sets the peer's counter.  A rank that no
 longer reads a slot clears the slot's counters, and tells all peers the number of the call, the epoch; they
 write to it again two calls later, after a wait for this.  `PeerMemory` runs the steps of `exchange.py` on
 CUDA streams; tests run them under the checker of ranks (`tilewright.testing.ranks`).
-
-Partial sums are added in an order that depends on the number of parts alone: one after the other, or as a
-binary tree of eight leaves.  The terms after a product (bias, activation and others) follow in the same
-kernel.
 """
 
 from __future__ import annotations
@@ -21,10 +17,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +43,12 @@ from tilewright.distributed.exchange import (
     pieces_of,
     shards_to_peers,
 )
-from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import LaunchError, ToolchainError
-from tilewright.lang.dataflow.indexing import arrives, leaves
-from tilewright.lang.dataflow.loops import steps, tiles, zeros
-from tilewright.lang.functions import derivative as slope
-from tilewright.lang.program import by_name
-from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceMemory
-from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.targets.target import GPU
-from tilewright.torch.registry import dtype_of
 
-MOST_TENSORS = 64
+MOST_TENSORS = 256
 """Tensors in peers' memory that are kept for later calls."""
 
 ALIGNMENT = 256
@@ -160,6 +147,12 @@ class PeerMemory:
         self.epoch, self.last, self.counts = 0, [0] * SLOTS, [0] * MOST_COUNTERS
         self._events, self._tensors = [None] * SLOTS, {}
         if memory is None or any(answers):
+            with CUDA_DRIVER.current(self.index):
+                for rank, base in bases.items():
+                    if rank != self.rank:
+                        CUDA_DRIVER.call("cuIpcCloseMemHandle", base)
+            call.trade_headers("{}", self.device)  # no peer has mapped the new memory any more
+            self.memory, self._bases, self.slot_bytes = None, {}, 0
             return next(filter(None, answers))
         _MAPPED.append(memory)
         self.side = torch.cuda.Stream(self.device, priority=-1)
@@ -278,7 +271,7 @@ class PeerMemory:
 
     @contextmanager
     def scattering(
-        self, call: RankCall, rows: int, columns: int, sums: torch.dtype
+        self, call: RankCall, rows: int, columns: int, dtype: torch.dtype
     ) -> Iterator[LeavingParts]:
         """Yield parts that a kernel stores, to be sent to the ranks that own them.
 
@@ -286,11 +279,11 @@ class PeerMemory:
             call: the call.
             rows: rows of each part.
             columns: columns of each part.
-            sums: their dtype.
+            dtype: the dtype in which they travel.
         """
         stream, device = torch.cuda.current_stream(self.index), torch.device(GPU, self.index)
-        pieces = pieces_of([rows] * self.size, columns * sums.itemsize, self.size)
-        local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=sums, device=device)
+        pieces = pieces_of([rows] * self.size, columns * dtype.itemsize, self.size)
+        local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=dtype, device=device)
         for index in range(self.size * pieces):
             self.counts[index] += 1
         with self._used(call, stream) as turn:
@@ -366,7 +359,8 @@ class LeavingParts:
     Args:
         memory: the memory.
         turn: the call.
-        local: tensor (ranks * pieces, rows of a piece, columns), which this rank stores.
+        local: tensor (ranks * pieces, rows of a piece, columns), which this rank stores; its own part may
+            stay undefined.
         pieces: pieces of a part.
         stream: the stream of the call.
     """
@@ -390,17 +384,32 @@ class LeavingParts:
             [SetCounter(self.turn.sent(at), count) for at, count in enumerate(counts)], self.stream
         )
 
-    def exchanged(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Send the parts; return those from all ranks, except this rank's, which is the second tensor."""
-        memory, turn, (_, rows, columns) = self.memory, self.turn, self.local.shape
+    def send(self) -> None:
+        """Send the parts of all peers.
+
+        Copies are enqueued after the kernel whose counters they wait for: streams may share a queue.
+        """
+        memory, (_, rows, columns) = self.memory, self.local.shape
         size = self.pieces * rows * columns * self.local.element_size()
-        # Copies are enqueued after the kernel whose counters they wait for: streams may share a queue.
-        steps = parts_to_peers(turn, size, self.pieces, memory.counts)
+        steps = parts_to_peers(self.turn, size, self.pieces, memory.counts)
         memory.run(steps, memory.side, self.local.data_ptr())
-        memory.run(arrived(turn, self.pieces, turn.peers(1)), self.stream)
-        shape = (turn.ranks, self.pieces * rows, columns)
-        own = self.local.view(shape)[turn.rank]
-        return memory.tensor(turn.data(turn.rank), shape, self.local.dtype), own
+
+    @property
+    def inbox(self) -> torch.Tensor:
+        """The parts that all ranks send to this one; its own part stays undefined."""
+        _, rows, columns = self.local.shape
+        shape = self.turn.ranks, self.pieces * rows, columns
+        return self.memory.tensor(self.turn.data(self.turn.rank), shape, self.local.dtype)
+
+    def arrivals(self, peer: int) -> torch.Tensor:
+        """A counter for each piece from a peer, which is `ARRIVED` once the piece is there."""
+        place = self.turn.ready(self.turn.rank, peer * self.pieces)
+        return self.memory.tensor(place, (self.pieces,), torch.uint32)
+
+    def wait(self) -> torch.Tensor:
+        """Make the stream wait for the parts of all peers; return `inbox`."""
+        self.memory.run(arrived(self.turn, self.pieces, self.turn.peers(1)), self.stream)
+        return self.inbox
 
 
 def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory | None:
@@ -500,204 +509,3 @@ class LateRanks:
 
 WATCH = LateRanks()
 """The watch of this process."""
-
-
-# ---------------------------------------------------------------- kernels
-
-
-PARTS = 8
-"""Parts of the summed dimension if bits must not depend on the number of ranks; also the most ranks."""
-
-TERMS = {"c": "M N", "bias": "N", "multiply": "M N", "residual": "M N"}
-"""Arrays of the terms after a sum, with the dimensions that the kernel sees."""
-
-
-def in_order(parts: Sequence[Any]) -> Any:
-    """Add parts one after the other.
-
-    Example:
-        >>> in_order(["a", "b", "c", "d"])
-        'abcd'
-    """
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
-def as_tree(parts: Sequence[Any]) -> Any:
-    """Add neighbours, then neighbouring sums, and so on; the number of parts is a power of 2.
-
-    Example:
-        >>> as_tree([(1,), (2,), (3,), (4,)])
-        (1, 2, 3, 4)
-    """
-    while len(parts) > 1:
-        parts = [one + other for one, other in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The terms after a sum.
-
-    Args:
-        terms: names of the arrays, in the order of `TERMS`.
-        activation: as in `matmul`.
-        derivative: as in `matmul`.
-        sums: the dtype of the sums.
-    """
-
-    terms: tuple[str, ...]
-    activation: str | None
-    derivative: str | None
-    sums: DType
-
-    @property
-    def arrays(self) -> dict[str, Any]:
-        """The dimensions of the arrays by name, as kernels declare them."""
-        return {one: TERMS[one] for one in self.terms}
-
-    def apply(self, value: Any, arrays: Mapping[str, Any], m: Any, n: Any) -> Any:
-        """Record the terms of a tile after its sum."""
-        sums = self.sums
-        if "c" in self.terms:
-            value = value + arrays["beta"] * arrays["c"][m, n].to(sums)
-        if "bias" in self.terms:
-            value = value + arrays["bias"][n].to(sums)
-        if self.activation is not None:
-            value = ACTIVATIONS[self.activation](value)
-        if "multiply" in self.terms:
-            factor = arrays["multiply"][m, n].to(sums)
-            value = value * (factor if self.derivative is None else slope(self.derivative, factor))
-        if "residual" in self.terms:
-            value = value + arrays["residual"][m, n].to(sums)
-        return value
-
-
-def _recorded(declared: Mapping[str, Any], record: Callable[[dict[str, Any]], None]) -> Kernel:
-    """Make a kernel of a function that takes its arguments by name in a dictionary."""
-
-    def over_ranks(given: Any) -> None:
-        record(vars(given))
-
-    return kernel(**declared)(by_name(declared, over_ranks))
-
-
-@lru_cache(256)
-def _adding(count: int, is_tree: bool, own: int | None, ending: Ending, kind: DType) -> Kernel:
-    """Return the kernel that adds ``count`` parts and applies terms; part ``own`` lies in an array alone."""
-    add: Callable[[Sequence[Any]], Any] = as_tree if is_tree else in_order
-    declared: dict[str, Any] = {"S": "R M N", **({} if own is None else {"OWN": "M N"}), **ending.arrays}
-    declared |= {"Y": "M N"} | ({"beta": ending.sums} if "c" in ending.terms else {})
-
-    def added(arrays: dict[str, Any]) -> None:
-        for m, n in tiles(arrays["Y"]):
-            parts = [arrays["OWN"][m, n] if part == own else arrays["S"][part, m, n] for part in range(count)]
-            arrays["Y"][m, n] = ending.apply(add([part.to(kind) for part in parts]), arrays, m, n)
-
-    return _recorded(declared, added)
-
-
-@lru_cache(64)
-def gathering(ending: Ending) -> Kernel:
-    """Return the kernel of ``Y = A B`` with terms, whose tiles wait for the shards of their rows of ``A``."""
-    declared = {"A": "M K", "B": "K N", **ending.arrays, "Y": "M N", "READY": "R"}
-
-    def gathered(arrays: dict[str, Any]) -> None:
-        for m, n in tiles(arrays["Y"]):
-            arrives(arrays["A"], arrays["READY"], arrays["epoch"], first=arrays["first"])
-            acc = zeros()
-            for k in steps(arrays["A"].shape[1]):
-                acc += arrays["A"][m, k] @ arrays["B"][k, n]
-            arrays["Y"][m, n] = ending.apply(acc, arrays, m, n)
-
-    return _recorded({**declared, "first": int, "epoch": int}, gathered)
-
-
-@kernel(A="P S K", B="K N", PARTS="P S N", SENT="P", first=int)
-def scattering(A: Any, B: Any, PARTS: Any, SENT: Any, first: Any) -> None:
-    """``PARTS[p] = A[p] B``; counts ``SENT[p]`` when the last tile of ``PARTS[p]`` is stored."""
-    for p, m, n in tiles(PARTS):
-        leaves(PARTS, SENT, first=first)
-        acc = zeros()
-        for k in steps(A.shape[2]):
-            acc += A[p, m, k] @ B[k, n]
-        PARTS[p, m, n] = acc
-
-
-def add_parts(
-    parts: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    is_tree: bool = False,
-    own: tuple[int, torch.Tensor] | None = None,
-    activation: str | None = None,
-    derivative: str | None = None,
-    beta: float | None = None,
-    terms: Mapping[str, torch.Tensor] = {},
-) -> None:
-    """``out = activation(sum of parts + beta * c + bias) * multiply + residual``, rounded once.
-
-    Args:
-        parts: tensor (R, M, N) of the sums' dtype: f32, f64 or integers.
-        out: tensor (M, N), which is written.
-        is_tree: whether parts are added as a tree; otherwise in their order.
-        own: a part, and the tensor (M, N) that takes the place of ``parts[part]``.
-        activation: as in `matmul`.
-        derivative: as in `matmul`.
-        beta: factor of ``c``; default: 1.
-        terms: tensors of the result's shape, ``bias`` of shape (N,), by the names of `TERMS`; sums of
-            integers take none.
-
-    Raises:
-        LaunchError: a tree of a number of parts that is no power of 2.
-
-    Example:
-        >>> out = torch.empty(1, 2)
-        >>> add_parts(torch.tensor([[[1.0, -4.0]], [[2.0, 3.0]]]), out, activation="relu")
-        >>> out.tolist()
-        [[3.0, 0.0]]
-    """
-    count = parts.shape[0]
-    if is_tree and count & (count - 1):
-        raise LaunchError(
-            f"a tree of {count} parts; nearest legal choice: {1 << count.bit_length() - 1} parts"
-        )
-    if not out.numel():
-        return
-    if count == 1 and not terms and activation is None and out.dtype == parts.dtype:
-        out.copy_(parts[0])
-        return
-    element = dtype_of(parts.dtype)
-    sums = f64 if element == f64 else f32
-    ending = Ending(tuple(name for name in TERMS if name in terms), activation, derivative, sums)
-    place, alone = (None, []) if own is None else (own[0], [own[1]])
-    numbers = [1.0 if beta is None else beta] if "c" in terms else []
-    adding = _adding(count, is_tree, place, ending, sums if element.is_float else element)
-    adding(parts, *alone, *(terms[name] for name in ending.terms), out, *numbers)
-
-
-MULTIPLIED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Dtypes of operands of the kernels that wait for shards, or count parts."""
-
-
-def is_served(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the kernels multiply operands of these shapes and dtypes."""
-    return a.dtype == b.dtype and a.dtype in MULTIPLIED and bool(a.numel()) and bool(b.numel())
-
-
-def multiply_arriving(
-    rows: ArrivingRows, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None
-) -> None:
-    """``out = activation(rows @ b + bias)``; a tile waits for the shards of its rows, the own ones first."""
-    sums, terms = f64 if b.dtype == torch.float64 else f32, {} if bias is None else {"bias": bias.detach()}
-    multiply = gathering(Ending(tuple(terms), activation, None, sums))
-    turn = rows.turn
-    multiply(rows.whole, b, *terms.values(), out, rows.counters, turn.rank * rows.pieces, ARRIVED)
-
-
-def multiply_leaving(parts: LeavingParts, a: torch.Tensor, b: torch.Tensor) -> None:
-    """``parts = a @ b``; counts each piece when it is stored, those of the next rank first."""
-    (pieces, rows, _), first = parts.local.shape, (parts.turn.rank + 1) * parts.pieces
-    scattering(a.unflatten(0, (pieces, rows)), b, parts.local, parts.counters, first)

@@ -7,180 +7,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import torch
 
-from tilewright.distributed.exchange import RankCall, Ranks, chunks
-from tilewright.distributed.peers import (
+from tilewright.distributed.calls import (
+    ADDED,
+    BLOCK,
+    How,
+    check_dim,
+    check_invariant,
+    check_operands,
+    check_pair,
+    check_products,
+    check_sizes,
+    check_term,
+    check_wire,
+    of_shard,
+    result_dtype,
+    sums_dtype,
+)
+from tilewright.distributed.exchange import Described, RankCall, chunks, facts_of
+from tilewright.distributed.kernels import (
     PARTS,
-    ArrivingRows,
-    LeavingParts,
     add_parts,
     is_served,
-    memory_of,
+    multiply_and_add,
     multiply_arriving,
     multiply_leaving,
 )
+from tilewright.distributed.peers import ArrivingRows, memory_of
 from tilewright.errors import LaunchError
-from tilewright.ops import matmul as of_matmul
-from tilewright.torch.layers import scaled_by_kernels
-from tilewright.torch.terms import own_dtype, result_like, scaled_like
-
-ADDED = ("c", "bias", "residual")
-"""Terms whose gradients are sums of the result's gradient."""
-
-SCALED = ("scale_a", "scale_b", "zero_b", "group", "packed")
-"""Arguments of products of quantised numbers."""
-
-BLOCK = 128
-"""Places along K that share a scale of a block."""
-
-
-@dataclass(frozen=True)
-class How:
-    """How ranks compute a product.
-
-    Args:
-        name: the operation, for headers and messages.
-        ranks: the ranks of the group.
-        dim: the dimension that is gathered or scattered, counted from the end.
-        sizes: extents of the ranks along ``dim``; None: by the headers, or by the rule of `torch.chunk`.
-        scatters: whether each rank gets its rows of the sum, and not all of them.
-        gathers: whether the rows of all ranks are multiplied, and not the same rows on each rank.
-        timeout: seconds that each exchange may take.
-        check: whether headers are exchanged.
-        invariant: whether bits must not depend on the number of ranks.
-        words: ``alpha`` and ``precision`` as in `matmul`, if they are not the defaults.
-        scaled: arguments of a product of quantised numbers.
-    """
-
-    name: str
-    ranks: Ranks
-    dim: int = -2
-    sizes: tuple[int, ...] | None = None
-    scatters: bool = True
-    gathers: bool = True
-    timeout: float | None = None
-    check: bool | None = None
-    invariant: bool = False
-    words: Mapping[str, Any] = field(default_factory=dict)
-    scaled: Mapping[str, Any] = field(default_factory=dict)
-
-    def multiply(self, a: torch.Tensor, b: torch.Tensor, **words: Any) -> Any:
-        """Multiply by one kernel of the library."""
-        given = {**self.words, **words}
-        if self.invariant:
-            given["batch_invariant"] = True
-        return scaled_by_kernels(a, b, **given) if self.scaled else of_matmul.matmul(a, b, **given)
-
+from tilewright.torch.terms import own_dtype
 
 # ---------------------------------------------------------------- forward
-
-
-def _check_operands(how: How, operands: Mapping[str, Any], terms: Mapping[str, Any] = {}) -> None:
-    """Refuse tensors that the exchange or the kernels could not take."""
-    first: torch.Tensor | None = None
-    for name, one in {**operands, **terms}.items():
-        if not isinstance(one, torch.Tensor):
-            raise LaunchError(f"{how.name}: {name} is a {type(one).__name__}; nearest legal choice: a tensor")
-        if name in operands and one.dim() < 2:
-            raise LaunchError(
-                f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: a matrix, or one "
-                f"with batches, such as {name}[None]"
-            )
-        if one.is_complex() or one.dtype == torch.bool:
-            raise LaunchError(
-                f"{how.name}: {name} is {one.dtype}; nearest legal choice: real numbers; the real and "
-                "imaginary parts are two calls"
-            )
-        first = one if first is None else first
-        if one.device != first.device:
-            raise LaunchError(
-                f"{how.name}: {name} is on {one.device}, and the first operand on {first.device}; nearest "
-                f"legal choice: {name}.to({str(first.device)!r})"
-            )
-
-
-def _check_pair(how: How, a: Sequence[int], b: Sequence[int], names: tuple[str, str]) -> tuple[int, ...]:
-    """The shape of the product of operands of two shapes; refuses operands that do not fit each other."""
-    depth = b[-2] * (2 if how.scaled.get("packed") else 1)
-    if a[-1] != depth:
-        raise LaunchError(
-            f"{how.name}: K is {a[-1]} in {names[0]} {list(a)} and {depth} in {names[1]} {list(b)}; nearest "
-            "legal choice: operands of the same K"
-        )
-    try:
-        batches = torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
-    except RuntimeError as error:
-        raise LaunchError(f"{how.name}: batches of {names[0]} and {names[1]} differ: {error}") from None
-    return (*batches, a[-2], b[-1])
-
-
-def _check_products(
-    how: How, a: torch.Tensor, bs: Mapping[str, torch.Tensor], gradients: Sequence[bool]
-) -> None:
-    """Refuse operands of `gather_products` that do not fit each other, or whose gradients cannot be added."""
-    shape = list(a.shape)
-    if how.gathers and how.dim < -2:  # other ranks have more batches
-        shape[how.dim] = 1
-    made = dict[str, tuple[int, ...]]()
-    for name, b in bs.items():
-        product = list(_check_pair(how, shape, b.shape, ("a_shard" if how.gathers else "a", name)))
-        if how.gathers:
-            product[how.dim] = 0
-        made[name] = tuple(product[:-1])
-    first = next(iter(made.values()))
-    if any(gradients[:1]) and (wrong := [name for name in made if made[name] != first]):
-        raise LaunchError(
-            f"{how.name}: {wrong[0]} has shape {list(bs[wrong[0]].shape)}, and {next(iter(bs))} "
-            f"{list(next(iter(bs.values())).shape)}: the gradient adds products of one shape; nearest legal "
-            "choice: matrices b of the same batches, or a call for each b"
-        )
-
-
-def _check_term(how: How, name: str, one: torch.Tensor, shape: Sequence[int]) -> None:
-    """Refuse a term that cannot be broadcast to a shape; a bias must have it."""
-    pairs = zip(reversed(one.shape), reversed(shape), strict=False)
-    fits = one.dim() <= len(shape) and all(extent in (1, wanted) for extent, wanted in pairs)
-    if not fits or (name.startswith("bias") and list(one.shape) != list(shape)):
-        raise LaunchError(
-            f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: shape {list(shape)}"
-        )
-
-
-def _check_dim(how: How, rank: int, what: str) -> None:
-    if not -rank <= how.dim <= -2:
-        raise LaunchError(
-            f"{how.name}: dim={how.dim} of {what} with {rank} dimensions; nearest legal choice: -2, or a "
-            f"batch from {-rank} on"
-        )
-
-
-def _check_sizes(how: How, extent: int | None) -> None:
-    """Refuse sizes that are not one for each rank, or do not add up to an extent."""
-    if how.sizes is None:
-        return
-    if len(how.sizes) != how.ranks.size or min(how.sizes) < 0:
-        raise LaunchError(
-            f"{how.name}: sizes={list(how.sizes)} for {how.ranks.size} ranks; nearest legal choice: one "
-            "extent for each rank, 0 or more"
-        )
-    if extent is not None and sum(how.sizes) != extent:
-        raise LaunchError(
-            f"{how.name}: sizes={list(how.sizes)} add up to {sum(how.sizes)}, and the extent is {extent}; "
-            f"nearest legal choice: sizes={list(chunks(extent, how.ranks.size))}"
-        )
-
-
-def _check_invariant(how: How) -> None:
-    if how.invariant and PARTS % how.ranks.size:
-        raise LaunchError(
-            f"{how.name}: rank_invariant=True on {how.ranks.size} ranks; nearest legal choice: a group of 1, "
-            "2, 4 or 8 ranks"
-        )
 
 
 def _gathered(call: RankCall, own: torch.Tensor, sizes: Sequence[int], what: str) -> torch.Tensor:
@@ -197,38 +58,19 @@ def _gathered(call: RankCall, own: torch.Tensor, sizes: Sequence[int], what: str
 def gather(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.Tensor:
     """Return the shards of all ranks along ``dim``, without a gradient."""
 
-    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
-        _check_operands(how, {"a_shard": x})
-        _check_dim(how, x.dim(), "a shard")
-        return _of_shard(how, x, gradients)
+    def describe() -> Described:
+        check_operands(how, {"a_shard": x})
+        check_dim(how, x.dim(), "a shard")
+        return Described(*of_shard(how, x, gradients))
 
+    key = "rows", how.facts, facts_of(x), tuple(gradients)
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(x.device, describe, how.check, is_uneven=how.sizes is None)
+        found = call.agree(
+            x.device, lambda: how.ranks.recall(key, describe), how.check, is_uneven=how.sizes is None
+        )
         moved = x.detach().movedim(how.dim, 0)
         sizes = how.sizes or [one["rows"] for one in found]
         return _gathered(call, moved, sizes, "a shard").movedim(0, how.dim)
-
-
-def _of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all ranks must share about a shard, and its extent."""
-    _check_sizes(how, None)
-    _check_invariant(how)
-    rows = int(a.shape[how.dim])
-    if how.sizes is not None and rows != how.sizes[how.ranks.rank]:
-        raise LaunchError(
-            f"{how.name}: a_shard has {rows} rows, and sizes={list(how.sizes)} say "
-            f"{how.sizes[how.ranks.rank]} for rank {how.ranks.rank}; nearest legal choice: sizes=None"
-        )
-    others = [extent for at, extent in enumerate(a.shape) if at != a.dim() + how.dim]
-    shared = {
-        "the dtype of a_shard": str(a.dtype),
-        "the shape of a_shard without its rows": others,
-        "the dimension of the rows": how.dim,
-        "sizes": how.sizes,
-        "which operands want gradients": list(gradients),
-        "rank_invariant": how.invariant,
-    }
-    return shared, {"rows": rows}
 
 
 def gather_products(
@@ -254,22 +96,22 @@ def gather_products(
     named = dict(zip(names, bs, strict=True))
     if not how.gathers:
         if any(gradients[:1]):
-            _check_operands(how, {"a": a, **named})
-            _check_products(how, a, named, gradients)
+            check_operands(how, {"a": a, **named})
+            check_products(how, a, named, gradients)
         given = [{**how.scaled, **one, **_out_dtype(kind)} for one in terms]
         return [how.multiply(a.detach(), b.detach(), **one) for b, one in zip(bs, given, strict=True)], ()
 
-    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
+    def describe() -> Described:
         biases = {
             f"bias of {name}": one["bias"] for name, one in zip(names, terms, strict=True) if "bias" in one
         }
-        _check_operands(how, {"a_shard": a, **named}, biases)
-        _check_dim(how, a.dim(), "a_shard")
-        _check_products(how, a, named, gradients)
+        check_operands(how, {"a_shard": a, **named}, biases)
+        check_dim(how, a.dim(), "a_shard")
+        check_products(how, a, named, gradients)
         for name, b in named.items():
             if f"bias of {name}" in biases:
-                _check_term(how, f"bias of {name}", biases[f"bias of {name}"], b.shape[-1:])
-        shared, own = _of_shard(how, a, gradients)
+                check_term(how, f"bias of {name}", biases[f"bias of {name}"], b.shape[-1:])
+        shared, own = of_shard(how, a, gradients)
         batched = [b for b in bs if how.dim < -2 and b.dim() >= -how.dim]
         own["batches of b"] = [int(b.shape[how.dim]) for b in batched]
         if (
@@ -285,10 +127,13 @@ def gather_products(
         if isinstance(scale, torch.Tensor):
             each = scale.shape[-1] if scale.dim() == a.dim() and scale.numel() != 1 else 1
             shared["scales of rows"] = f"{each} of {scale.dtype} for each row"
-        return shared, own
+        return Described(shared, own)
 
+    key = "gathered", how.facts, facts_of([a, bs, terms]), tuple(gradients)
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(a.device, describe, how.check, is_uneven=how.sizes is None)
+        found = call.agree(
+            a.device, lambda: how.ranks.recall(key, describe), how.check, is_uneven=how.sizes is None
+        )
         sizes = how.sizes or tuple(one["rows"] for one in found)
         for rank, one in enumerate(found):
             if wrong := [extent for extent in one["batches of b"] if extent not in (1, sum(sizes))]:
@@ -358,7 +203,7 @@ def _products_of_arriving_rows(
         return _products_in_ring_order(how, whole.split(rows.sizes), rows.arrivals(), bs, given)
     outs = list[torch.Tensor]()
     for b, one in zip(bs, given, strict=True):
-        kind = _result_dtype(how, one.get("out_dtype"), whole, b, one)
+        kind = result_dtype(how, one.get("out_dtype"), whole, b, one)
         outs.append(whole.new_empty((len(whole), b.shape[-1]), dtype=kind))
         multiply_arriving(rows, b.detach(), outs[-1], one.get("bias"), one.get("activation"))
     return outs
@@ -375,7 +220,7 @@ def _products_in_ring_order(
     me, rows = how.ranks.rank, [len(one) for one in shards]
     outs = list[list[torch.Tensor]]()
     for b, one in zip(bs, given, strict=True):
-        kind = _result_dtype(how, one.get("out_dtype"), shards[me], b, one)
+        kind = result_dtype(how, one.get("out_dtype"), shards[me], b, one)
         out = shards[me].new_empty((sum(rows), b.shape[-1]), dtype=kind)
         outs.append([out, *out.split(rows)])
     for rank in chain([me], arrivals):
@@ -383,16 +228,6 @@ def _products_in_ring_order(
             words = {name: word for name, word in one.items() if name != "out_dtype"}
             how.multiply(shards[rank], b.detach(), out=places[rank], **words)
     return [out for out, *_ in outs]
-
-
-def _result_dtype(
-    how: How, kind: torch.dtype | None, a: torch.Tensor, b: torch.Tensor, terms: Mapping[str, Any]
-) -> torch.dtype:
-    """The dtype of a product's result."""
-    if how.scaled:
-        return scaled_like(how.name, kind, a, b, how.scaled.get("packed"))
-    added = {name: terms[name] for name in (*ADDED, "multiply") if terms.get(name) is not None}
-    return result_like("matmul", kind, a=a, b=b, **added)
 
 
 # ---------------------------------------------------------------- sums over ranks
@@ -416,39 +251,38 @@ def reduce_products(
         kind: dtype of the result; None: as in `matmul`.
         gradients: which operands want gradients.
     """
-    shape: tuple[int, ...] = ()
-    made = torch.float32
 
-    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
-        nonlocal shape, made
+    def describe() -> Described:
+        shape: tuple[int, ...] = ()
         at = [""] if len(pairs) == 1 else [f"[{pair}]" for pair in range(len(pairs))]
         names = [(f"a{one}", f"b_shard{one}") for one in at]
         for both, pair in zip(names, pairs, strict=True):
-            _check_operands(how, dict(zip(both, pair, strict=True)))
-            found = _check_pair(how, pair[0].shape, pair[1].shape, both)
+            check_operands(how, dict(zip(both, pair, strict=True)))
+            found = check_pair(how, pair[0].shape, pair[1].shape, both)
             if shape and found != shape:
                 raise LaunchError(
                     f"{how.name}: {both[0]} @ {both[1]} has shape {list(found)}, and the first product "
                     f"{list(shape)}; nearest legal choice: products of one shape"
                 )
             shape = found
-        _check_dim(how, len(shape), "a result")
-        _check_sizes(how, shape[how.dim])
-        _check_invariant(how)
+        check_dim(how, len(shape), "a result")
+        check_sizes(how, shape[how.dim])
+        check_invariant(how)
         rows = list(shape)
         if how.scatters:
             rows[how.dim] = (how.sizes or chunks(shape[how.dim], how.ranks.size))[how.ranks.rank]
         arrays = {name: terms[name] for name in (*ADDED, "multiply") if terms.get(name) is not None}
-        _check_operands(how, {"a": pairs[0][0]}, arrays)
+        check_operands(how, {"a": pairs[0][0]}, arrays)
         for name, one in arrays.items():
-            _check_term(how, name, one, rows[-1:] if name == "bias" else rows)
-        if not _sums_dtype(how, pairs).is_floating_point and (arrays or terms.get("activation") is not None):
+            check_term(how, name, one, rows[-1:] if name == "bias" else rows)
+        if not sums_dtype(how, pairs).is_floating_point and (arrays or terms.get("activation") is not None):
             raise LaunchError(
                 f"{how.name}: sums of integers over ranks take no terms; nearest legal choice: the terms "
                 "after the call, by PyTorch"
             )
         a, b = pairs[0]
-        made = _result_dtype(how, kind, a, b, terms)
+        made = result_dtype(how, kind, a, b, terms)
+        check_wire(how, sums_dtype(how, pairs))
         shared = {
             "the shape of the product": list(shape),
             "the dtype of the operands": [str(one.dtype) for pair in pairs for one in pair],
@@ -462,25 +296,23 @@ def reduce_products(
             "alpha and precision": dict(how.words),
             "which operands want gradients": list(gradients),
             "rank_invariant": how.invariant,
+            "wire_dtype": None if how.wire is None else str(how.wire),
         }
-        return shared, {"depths": [int(a.shape[-1]) for a, _ in pairs]}
+        return Described(shared, {"depths": [int(a.shape[-1]) for a, _ in pairs]}, (shape, made))
 
+    key = "sums", how.facts, facts_of([pairs, terms]), kind, tuple(gradients)
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(pairs[0][0].device, describe, how.check, is_uneven=how.invariant)
+        found = call.agree(pairs[0][0].device, describe, how.check, is_uneven=how.invariant, key=key)
+        shape, made = call.found
         cuts = [_cuts(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
 
-        def stored(parts: LeavingParts) -> bool:
-            """Store the parts by a kernel that counts them, if one serves the operands."""
-            [(a, b), *more] = pairs
-            if more or how.words or how.scaled or how.invariant or b.dim() != 2 or not is_served(a, b):
-                return False
-            multiply_leaving(parts, a.detach().reshape(-1, a.shape[-1]), b.detach())
-            return True
-
-        how_to_add = (shape, _sums_dtype(how, pairs), made, terms)
-        return _summed(
-            call, how, pairs[0][0], lambda: _partial_sums(how, pairs, cuts, shape), stored, *how_to_add
-        )
+        [(a, b), *more] = pairs
+        is_plain = not (more or how.words or how.scaled or how.invariant) and b.dim() == 2
+        factors = None
+        if is_plain and is_served(a, b):
+            factors = a.detach().reshape(-1, a.shape[-1]), b.detach()
+        how_to_add = (shape, sums_dtype(how, pairs), made, terms)
+        return _summed(call, how, a, lambda: _partial_sums(how, pairs, cuts, shape), factors, *how_to_add)
 
 
 def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.Tensor:
@@ -492,10 +324,10 @@ def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch
         gradients: which operands want gradients.
     """
 
-    def describe() -> tuple[dict[str, Any], dict[str, Any]]:
-        _check_operands(how, {"x": x})
-        _check_dim(how, x.dim(), "a tensor")
-        _check_sizes(how, x.shape[how.dim])
+    def describe() -> Described:
+        check_operands(how, {"x": x})
+        check_dim(how, x.dim(), "a tensor")
+        check_sizes(how, x.shape[how.dim])
         shared = {
             "the shape of x": list(x.shape),
             "the dtype of x": str(x.dtype),
@@ -503,12 +335,13 @@ def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch
             "sizes": how.sizes,
             "which operands want gradients": list(gradients),
         }
-        return shared, {}
+        return Described(shared, {})
 
+    key = "summed rows", how.facts, facts_of(x), tuple(gradients)
     with how.ranks.call(how.name, how.timeout) as call:
-        call.agree(x.device, describe, how.check, is_uneven=False)
+        call.agree(x.device, describe, how.check, is_uneven=False, key=key)
         partial = x.detach().movedim(how.dim, 0).contiguous()
-        return _summed(call, how, x, lambda: partial, lambda _: False, x.shape, x.dtype, x.dtype, {})
+        return _summed(call, how, x, lambda: partial, None, x.shape, x.dtype, x.dtype, {})
 
 
 def _summed(
@@ -516,7 +349,7 @@ def _summed(
     how: How,
     like: torch.Tensor,
     partial: Callable[[], torch.Tensor],
-    stored: Callable[[LeavingParts], bool],
+    factors: tuple[torch.Tensor, torch.Tensor] | None,
     shape: Sequence[int],
     sums: torch.dtype,
     kind: torch.dtype,
@@ -529,7 +362,7 @@ def _summed(
         how: how ranks compute it.
         like: a tensor on this rank's device.
         partial: computes this rank's partial sums, with the rows of ``dim`` first.
-        stored: stores them by a kernel that counts the parts of the ranks; False if none serves.
+        factors: the matrices whose product they are, if kernels multiply them while parts travel.
         shape: shape of the whole sum.
         sums: dtype of the partial sums.
         kind: dtype of the result.
@@ -549,22 +382,39 @@ def _summed(
         made = partial()
         return made if how.scatters else made.movedim(0, dim).reshape(moved)
 
+    wire = sums if how.wire is None or how.wire.itemsize >= sums.itemsize else how.wire
+    words: dict[str, Any] = {one: terms.get(one) for one in ("activation", "derivative", "beta")}
+    out = mine.view(rows, columns)
     memory = None
     if len(set(sizes)) == 1 and (not how.scatters or math.prod(shape[:dim]) == 1):
-        memory = memory_of(call, like, ranks.size * rows * columns * sums.itemsize)
+        memory = memory_of(call, like, ranks.size * rows * columns * wire.itemsize)
     if memory is not None:
-        with memory.scattering(call, rows, columns, sums) as parts:
-            if not stored(parts):
-                parts.take(rows_first())
-            received, own = parts.exchanged()
-            _finish(how, received, mine, terms, shape, first, (ranks.rank, own))
+        words["terms"] = _terms_of_rows(how, terms, mine, shape, first)
+        with memory.scattering(call, rows, columns, wire) as parts:
+            if factors is not None:
+                a, b = factors
+                multiply_leaving(parts, a, b)
+                parts.send()
+                multiply_and_add(parts, a[ranks.rank * rows :][:rows], b, out, **words)
+            else:
+                whole = rows_first().reshape(ranks.size, rows, columns)
+                parts.take(whole)
+                parts.send()
+                own = whole[ranks.rank]
+                add_parts(parts.wait(), out, is_tree=how.invariant, own=(ranks.rank, own), **words)
     else:
         slots = rows_first().split(sizes)
-        received = slots[0].new_empty((ranks.size, *slots[ranks.rank].shape))
-        received[ranks.rank].copy_(slots[ranks.rank])
-        outgoing = {rank: slots[rank] for rank in ranks.others}
+        here = slots[ranks.rank]
+        received = here.new_empty((ranks.size, *here.shape), dtype=wire)
+        outgoing = {rank: slots[rank].to(wire) for rank in ranks.others}
         call.trade(outgoing, {rank: received[rank] for rank in ranks.others}, "partial sums")
-        _finish(how, received, mine, terms, shape, first)
+        if mine.numel():
+            words["terms"] = _terms_of_rows(how, terms, mine, shape, first)
+            if wire == sums:
+                received[ranks.rank].copy_(here)
+            else:  # it does not travel, and is not rounded
+                words["own"] = ranks.rank, here.reshape(rows, columns)
+            add_parts(received.view(ranks.size, rows, columns), out, is_tree=how.invariant, **words)
     if how.scatters:
         return result.movedim(0, dim)
     call.trade(dict.fromkeys(ranks.others, mine), {rank: places[rank] for rank in ranks.others}, "sums")
@@ -606,7 +456,7 @@ def _partial_sums(
     shape: Sequence[int],
 ) -> torch.Tensor:
     """This rank's partial sums, with the rows first, in the dtype in which kernels add."""
-    kind, dim = _sums_dtype(how, pairs), how.dim
+    kind, dim = sums_dtype(how, pairs), how.dim
     moved = torch.empty(shape, dtype=kind, device="meta").movedim(dim, 0).shape
     count = len(cuts[0])
     made = pairs[0][0].new_empty((count, len(pairs), *moved), dtype=kind)
@@ -629,15 +479,6 @@ def _partial_sums(
     total = sums.new_empty((rows, columns))
     add_parts(sums, total, is_tree=True)
     return total.view(moved)
-
-
-def _sums_dtype(how: How, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype:
-    a, b = pairs[0]
-    if how.scaled:
-        return torch.float32
-    if a.is_floating_point() and b.is_floating_point():
-        return torch.float64 if a.dtype == torch.float64 else torch.float32
-    return result_like("matmul", None, a=a, b=b)
 
 
 def _multiply_part(
@@ -663,19 +504,19 @@ def _multiply_part(
     how.multiply(a[..., begin:end], b, out=out, **words)
 
 
-def _finish(
-    how: How,
-    parts: torch.Tensor,
-    out: torch.Tensor,
-    terms: Mapping[str, Any],
-    shape: Sequence[int],
-    first: int,
-    own: tuple[int, torch.Tensor] | None = None,
-) -> None:
-    """Add the partial sums of all ranks, with terms, into rows of the result."""
+def _terms_of_rows(
+    how: How, terms: Mapping[str, Any], out: torch.Tensor, shape: Sequence[int], first: int
+) -> dict[str, torch.Tensor]:
+    """The arrays of the terms for this rank's rows of the result, as matrices.
+
+    Args:
+        how: how ranks compute it.
+        terms: the terms.
+        out: this rank's rows of the result.
+        shape: shape of the whole sum.
+        first: the first row.
+    """
     columns = shape[-1]
-    if not out.numel():
-        return
     rows = out.numel() // columns
     given = dict[str, torch.Tensor]()
     for name in (*ADDED, "multiply"):
@@ -689,13 +530,4 @@ def _finish(
             given[name] = one.detach().expand(target).movedim(how.dim, 0).reshape(rows, columns)
         else:
             given[name] = one.detach().expand(tuple(shape)).reshape(-1, columns)[first : first + rows]
-    add_parts(
-        parts.view(parts.shape[0], rows, columns),
-        out.view(rows, columns),
-        is_tree=how.invariant,
-        own=own,
-        activation=terms.get("activation"),
-        derivative=terms.get("derivative"),
-        beta=terms.get("beta"),
-        terms=given,
-    )
+    return given
