@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.folds import places
+from tilewright.schedule.folds import powers
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.parts import Companion, Extreme, StateMerge
 
@@ -232,7 +232,7 @@ def test_the_checker_has_no_findings() -> None:
 @pytest.mark.parametrize("mutant", ["swapped", "a later equal element", "without NaN", "any NaN"])
 def test_wrong_steps_are_found(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twins of the step that keep the wrong place give wrong results."""
-    right = places.moved_place
+    right = powers.moved_place
 
     def wrong(combine: str, place: Any, first: Any, so_far: Any, here: Any) -> Any:
         made = right(combine, place, first, so_far, here)

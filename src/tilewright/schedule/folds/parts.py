@@ -46,8 +46,7 @@ from tilewright.schedule.fixup import (
     parts_at_once,
 )
 from tilewright.schedule.folds.form import FoldForm
-from tilewright.schedule.folds.places import compared
-from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, in_order, times
+from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, compared, in_order, times
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Work

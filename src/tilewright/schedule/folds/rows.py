@@ -45,8 +45,18 @@ from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.dataflow.rows import along
 from tilewright.schedule.factors import EXPLICIT
-from tilewright.schedule.folds.places import extreme_of_place, moved_place
-from tilewright.schedule.folds.powers import PLAIN, POWERS, ZERO, Powers, Weight, finite, in_order, times
+from tilewright.schedule.folds.powers import (
+    PLAIN,
+    POWERS,
+    ZERO,
+    Powers,
+    Weight,
+    extreme_of_place,
+    finite,
+    in_order,
+    moved_place,
+    times,
+)
 from tilewright.schedule.folds.values import neutral_of
 from tilewright.symbolic.expr import add, mul
 from tilewright.views.transforms import Embed
