@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from tilewright.ops.gram import gram
     from tilewright.ops.reduced_matmul import reduced_matmul
     from tilewright.ops.scaled import scaled_mm
-    from tilewright.report.making import KernelReport, kernel_report
+    from tilewright.report.page import KernelReport, kernel_report
     from tilewright.runtime.cuda import device_count
     from tilewright.shipping.loading import load_kernel
     from tilewright.targets.reference.report import Report
@@ -284,11 +284,11 @@ _LATE = {
     "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
     "gram": "tilewright.ops.gram",
-    "kernel_report": "tilewright.report.making",
+    "kernel_report": "tilewright.report.page",
     "load_kernel": "tilewright.shipping.loading",
     "reduced_matmul": "tilewright.ops.reduced_matmul",
     "scaled_mm": "tilewright.ops.scaled",
-    "KernelReport": "tilewright.report.making",
+    "KernelReport": "tilewright.report.page",
     "Report": "tilewright.targets.reference.report",
 }
 """Rarely used names, imported at the first use: they take a tenth of the import time, or load a target."""

@@ -34,8 +34,8 @@ from tests.distributed.ranks import GPUS, Failed, failures, run_ranks
 import tilewright as tw
 import tilewright.distributed as td
 import tilewright.torch as tt
+from tilewright.distributed.calls import multiply_and_add, multiply_arriving, multiply_leaving, scattering
 from tilewright.distributed.exchange import AwaitCounter, RankCall, ranks_of
-from tilewright.distributed.kernels import multiply_and_add, multiply_arriving, multiply_leaving, scattering
 from tilewright.distributed.peers import PeerMemory, memory_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray

@@ -12,8 +12,7 @@ import torch
 
 import tilewright as tw
 from tilewright.distributed import exchange, kernels, products
-from tilewright.distributed.calls import How
-from tilewright.distributed.kernels import Ending, _adding, adding_to_own, gathering, scattering
+from tilewright.distributed.calls import Ending, How, _adding, adding_to_own, gathering, scattering
 
 SHAPE = (24, 8, 5)
 """M, N and K: two pieces of a shard on two and three ranks, one on four."""

@@ -14,7 +14,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 
 MOST_FILES = 480
-MOST_CLASS_NAMES = 4
+MOST_CLASS_NAMES = 2
 """Names that classes of two files or more have.  Whoever gets below one of the two lowers it."""
 
 

@@ -28,7 +28,7 @@ from tilewright.cli.export import ARRAY
 from tilewright.cli.tune import OPERATIONS, WHAT, Shapes, subjects
 from tilewright.inspect.from_files import bound_in_file
 from tilewright.report import KernelFacts, KernelReport
-from tilewright.report.making import PLANNED, must_be_planned, rescheduled
+from tilewright.report.page import PLANNED, must_be_planned, rescheduled
 from tilewright.runtime.outputs import check_output, is_standard_output, output
 from tilewright.targets.target import CPU, TARGETS, target_named
 from tilewright.tune.gemm import OperationLaunch

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tilewright.distributed.calls import How
+from tilewright.distributed.calls import PARTS, How
 from tilewright.distributed.exchange import chunks, ranks_of
 from tilewright.distributed.functions import (
     all_gather_matmul,
@@ -24,7 +24,6 @@ from tilewright.distributed.functions import (
     replicated_matmul,
 )
 from tilewright.distributed.gradients import SharedParameter
-from tilewright.distributed.kernels import PARTS
 from tilewright.errors import LaunchError
 from tilewright.torch.attending import attention
 from tilewright.torch.layers import gated_matmul

@@ -15,7 +15,9 @@ import torch
 from tilewright.distributed.calls import (
     ADDED,
     BLOCK,
+    PARTS,
     How,
+    add_parts,
     check_dim,
     check_invariant,
     check_operands,
@@ -24,19 +26,15 @@ from tilewright.distributed.calls import (
     check_sizes,
     check_term,
     check_wire,
+    is_served,
+    multiply_and_add,
+    multiply_arriving,
+    multiply_leaving,
     of_shard,
     result_dtype,
     sums_dtype,
 )
 from tilewright.distributed.exchange import Described, RankCall, chunks, facts_of
-from tilewright.distributed.kernels import (
-    PARTS,
-    add_parts,
-    is_served,
-    multiply_and_add,
-    multiply_arriving,
-    multiply_leaving,
-)
 from tilewright.distributed.peers import ArrivingRows, memory_of
 from tilewright.errors import LaunchError
 from tilewright.torch.terms import own_dtype

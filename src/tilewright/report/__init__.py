@@ -4,7 +4,6 @@
 """
 
 from tilewright.report.facts import KernelFacts
-from tilewright.report.making import KernelReport, kernel_report
-from tilewright.report.page import page_of
+from tilewright.report.page import KernelReport, kernel_report, page_of
 
 __all__ = ["KernelFacts", "KernelReport", "kernel_report", "page_of"]
