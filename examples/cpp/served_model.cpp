@@ -1,4 +1,4 @@
-// Serve a model that AOTInductor packaged, whose operations tilewright wrote: no Python runs.
+// Serve a packaged AOTInductor model that calls tilewright's operations. No Python runs.
 //
 //   TORCH=$(python -c "import torch; print(torch.__path__[0])")   # or the folder of libtorch
 //   c++ -std=c++20 served_model.cpp -I$TORCH/include -I$TORCH/include/torch/csrc/api/include -L$TORCH/lib \
@@ -41,9 +41,13 @@ int main(int count, char** words) {
       return 1;
     }
     std::copy(bytes.begin(), bytes.end(), static_cast<char*>(x.mutable_data_ptr()));
-    const at::Tensor result = model.run({x}).at(0).contiguous();
+    const at::Tensor result = model.run({x}).at(0).to(at::kFloat).contiguous();
     std::ofstream output(words[4], std::ios::binary);
     output.write(static_cast<const char*>(result.const_data_ptr()), static_cast<std::streamsize>(result.nbytes()));
+    if (!output.flush()) {
+      std::fprintf(stderr, "cannot write %s\n", words[4]);
+      return 1;
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

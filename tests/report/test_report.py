@@ -366,6 +366,39 @@ def test_reports_made_in_python_are_those_of_the_command_line(tmp_path: Path) ->
     assert set(made.missing) == {name for name in SECTIONS if "missing" in made.facts[name]}
 
 
+@tw.kernel(A="M N", C="M N", s=tw.f32, n=int)
+def scaled(A, C, s, n):
+    for m, k in tw.tiles(C):
+        C[m, k] = s * A[m, k] + n
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((5, 8), "f4"), np.ones((6, 8), "f4"), 2.0, 1), "M is 5 in A.shape[0] but 6 in C.shape[0]"),
+        ((np.ones((6, 8), "f4"), np.ones((6, 8), "f4"), None, 1), "s=None must be a number"),
+        ((np.ones((6, 8), "f4"), np.ones((6, 8), "f4"), "x", 1), "s='x' must be a number"),
+        ((np.ones((6, 8), "f4"), np.ones((6, 8), "f4"), 2.0, 2**40), "n="),
+        ((np.ones((6, 8), "f4"), np.ones((6, 8), "f4"), 2.0), "takes 4 arguments"),
+    ],
+)
+def test_arguments_that_no_launch_takes_have_no_report(arguments: tuple[Any, ...], message: str) -> None:
+    for target in ("reference", "cpu"):
+        with pytest.raises(tw.LaunchError, match=re.escape(message)):
+            tw.kernel_report(scaled, *arguments, target=target, check_seconds=0, measure=False)
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    given = tw.like("f32", 6, 8), tw.like("f32", 6, 8), 2.0, 1
+    made = tw.kernel_report(scaled, *given, target="reference", check_seconds=0)
+    for path in (tmp_path, tmp_path / "absent" / "x.html", "/dev/full"):
+        with pytest.raises(tw.TilewrightError, match="cannot write"):
+            made.save(path)
+    for wrong in (3, None):
+        with pytest.raises(tw.LaunchError, match=r"nearest legal choice: 'report.html'"):
+            made.save(wrong)
+
+
 def test_a_report_on_a_call_shows_its_last_kernel() -> None:
     a, b = np.ones((40, 64), np.float32), np.ones((64, 24), np.float32)
     for named in ({"target": "reference"}, {"target": "cpu"}, {}):

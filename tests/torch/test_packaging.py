@@ -15,6 +15,7 @@ from tests.torch.test_products import drawn
 
 import tilewright.torch as tt
 from tilewright.errors import LaunchError
+from tilewright.runtime.native import find_toolchains
 from tilewright.torch import packaging, registry
 
 ACTIVATED = tt.op(linear)
@@ -63,7 +64,16 @@ def run_apart(library: Path, calls: dict[str, Any], package: str = "") -> dict[A
 def served_in_cpp(library: Path, package: str, x: torch.Tensor) -> torch.Tensor:
     """Build the example in C++, and let it serve a model; no Python runs in its process."""
     folder, root = library.parent, Path(torch.__file__).parent
-    command = ["g++", "-std=c++20", "-O0", str(PROGRAM), f"-I{root}/include", "-o", str(folder / "served")]
+    compiler = next(one for one in find_toolchains() if one.name != "zig").compiler
+    command = [
+        *compiler,
+        "-std=c++20",
+        "-O0",
+        str(PROGRAM),
+        f"-I{root}/include",
+        "-o",
+        str(folder / "served"),
+    ]
     command += [f"-I{root}/include/torch/csrc/api/include", f"-L{root}/lib", f"-Wl,-rpath,{root}/lib"]
     command += ["-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -28,8 +28,8 @@ from tilewright.cli.export import ARRAY
 from tilewright.cli.tune import OPERATIONS, WHAT, Shapes, subjects
 from tilewright.inspect.from_files import bound_in_file
 from tilewright.report import KernelFacts, KernelReport
-from tilewright.report.page import PLANNED, must_be_planned, rescheduled
-from tilewright.runtime.outputs import check_output, is_standard_output, output
+from tilewright.report.page import PLANNED, is_absent, rescheduled
+from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.targets.target import CPU, TARGETS, target_named
 from tilewright.tune.gemm import OperationLaunch
 from tilewright.tune.subject import TuningSubject
@@ -83,8 +83,7 @@ def report(
         made = KernelReport(KernelFacts(subject, target, arch, check_seconds, measure, note).record())
         text = made.page.encode()
     tell(**made.facts, page=str(page))
-    with output(page) as file:
-        file.write(text)
+    made.save(page)
     if not is_standard_output(page):
         say("kernel", f"{subject}, for {target} {made.facts['arch']}")
         for name, why in made.missing.items():
@@ -109,13 +108,13 @@ def _subject(
     if arrays and operation != "gemm":
         shapes = [*_named(operation, arrays, len(words), constants), *shapes]
         given = words
-    is_absent = ".py" not in operation and operation != "gemm" and must_be_planned(target, arch)
-    planned = CPU.name if is_absent else target
+    must_plan = ".py" not in operation and operation != "gemm" and is_absent(target, arch)
+    planned = CPU.name if must_plan else target
     found = subjects(operation, given, shapes, constants, defaults, planned, EXAMPLE)
     if len(found) != 1:
         raise UsageError(f"{len(found)} problems; a report is about one; nearest: {EXAMPLE}")
     (subject,) = found
-    if is_absent and isinstance(subject, OperationLaunch):
+    if must_plan and isinstance(subject, OperationLaunch):
         return rescheduled(subject, target), PLANNED
     return subject, ""
 

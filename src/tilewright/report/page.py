@@ -20,14 +20,14 @@ from tilewright.errors import LaunchError, shown
 from tilewright.report.facts import KernelFacts, runs_here
 from tilewright.runtime.arrays import described
 from tilewright.runtime.backends import backend_for
-from tilewright.runtime.binding import arrays_of
+from tilewright.runtime.binding import arrays_of, bind, integer, number
 from tilewright.runtime.gpu_memory import device_put
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.outputs import check_output
+from tilewright.runtime.outputs import output
 from tilewright.runtime.specimens import Specimen, in_order, like, with_arrays
 from tilewright.targets.target import CPU, REFERENCE, target_named
 from tilewright.tune.gemm import OperationLaunch
-from tilewright.tune.subject import by_name
+from tilewright.tune.subject import TuningSubject, by_name
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -422,8 +422,8 @@ PLANNED = "The operation was planned for arrays of this machine; its kernel is s
 """The remark of a report on an operation for a target that this machine does not have."""
 
 
-def must_be_planned(target: str, arch: str | None) -> bool:
-    """Return whether a call for a target must be planned on the processor: it does not run on this machine.
+def is_absent(target: str, arch: str | None) -> bool:
+    """Return whether this machine cannot run a target.  A call is then planned on the processor.
 
     Args:
         target: the target.
@@ -469,13 +469,16 @@ class KernelReport:
         """Write the page to a file.
 
         Args:
-            path: the file.
+            path: the file, which is replaced in one step.
 
         Raises:
-            LaunchError: the file cannot be written.
+            LaunchError: the path is none.
+            OutputError: the file cannot be written; an earlier one stays as it was.
         """
-        check_output(Path(path))
-        Path(path).write_text(self.page, encoding="utf-8")
+        if not isinstance(path, str | PathLike):
+            raise LaunchError(f"path={shown(path)}; nearest legal choice: 'report.html'")
+        with output(Path(path)) as file:
+            file.write(self.page.encode())
 
     def _repr_html_(self) -> str:
         """Return the page as notebooks show it."""
@@ -508,7 +511,8 @@ def kernel_report(
         arch: the architecture, e.g. ``"sm_90a"``; default: that of this machine.  No GPU is needed.
         check_seconds: the checker begins no further size after this time, in seconds; 0: it does not run.
         measure: whether the kernel is timed if the target runs on this machine.
-        named: arguments and constants by name.
+        named: arguments and constants by name; constants that are called like one of the arguments above are
+            bound before, by `Kernel.bind`.
 
     Returns:
         The report: ``facts`` are its sections in JSON's types, ``page`` is the HTML text, ``save(path)``
@@ -542,7 +546,7 @@ def kernel_report(
         if arch is not None:
             known.architecture(arch)
     if isinstance(kernel, Kernel | Bound):
-        subject, note = _of_kernel(kernel, arguments, named, target), ""
+        note, subject = "", _of_kernel(kernel, arguments, named, target, arch)
     elif callable(kernel) and "target" in _parameters(kernel):
         subject, note = _of_call(kernel, arguments, named, target, arch)
     else:
@@ -554,22 +558,28 @@ def kernel_report(
 
 
 def _of_kernel(
-    kernel: Kernel | Bound, arguments: Any, named: dict[str, Any], target: str | None
-) -> OperationLaunch:
-    """Return a kernel on specimens of its arguments."""
+    kernel: Kernel | Bound, arguments: Any, named: dict[str, Any], target: str | None, arch: str | None
+) -> TuningSubject:
+    """Return a kernel on specimens of its arguments, which a launch would take."""
     bound, rest = (kernel, named) if isinstance(kernel, Bound) else kernel._split(named)
     given = in_order(bound.program, arguments, rest, numbers=True)
     infos = arrays_of(bound.program, given)
     target = target or backend_for(bound.program.name, [*infos.items()], None).name
-    names = [one.name for one in bound.program.parameters]
-    found = {
-        name: like(infos[name].dtype, infos[name].shape, strides=infos[name].strides)
-        if name in infos
-        else one
-        for name, one in zip(names, given, strict=True)
-    }
+    found, integers = dict[str, Any](), dict[str, int]()
+    for one, value in zip(bound.program.parameters, given, strict=True):
+        found[one.name] = value
+        if one.kind == "tensor":
+            info = infos[one.name]
+            align = min(info.pointer & -info.pointer, 16) or 16
+            found[one.name] = like(info.dtype, info.shape, strides=info.strides, align=align)
+        elif one.kind == "index":
+            integers[one.name] = integer(bound.program.name, one.name, value)
+        else:
+            number(one.name, one.dtype, value)
     text = f"{bound.program.name} of {by_name(found)} on {target}"
-    return OperationLaunch(text, bound, tuple(found.values()), target)
+    facts = KernelFacts(OperationLaunch(text, bound, tuple(found.values()), target), target, arch)
+    bind(facts.stages[0].kernel, infos, integers)
+    return facts.subject
 
 
 def _parameters(call: Callable[..., Any]) -> tuple[str, ...]:
@@ -593,8 +603,7 @@ def _of_call(
     arrays = {where: one for where, one in at.items() if hasattr(one, "shape") and hasattr(one, "dtype")}
     infos = [(where, described(name, where, one)) for where, one in arrays.items()]
     wanted = target or backend_for(name, infos, None).name
-    is_absent = must_be_planned(wanted, arch)
-    planned = CPU.name if is_absent else wanted
+    planned = CPU.name if is_absent(wanted, arch) else wanted
 
     def made(one: Any) -> Any:
         return device_put(with_arrays([one])[0], planned) if isinstance(one, Specimen) else one
@@ -602,4 +611,4 @@ def _of_call(
     words = {where: made(one) for where, one in named.items()}
     text = f"{name} of {by_name(at)} on {planned}"
     found = OperationLaunch.of_call(text, call, [made(one) for one in arguments], words, planned)
-    return (rescheduled(found, wanted), PLANNED) if is_absent else (found, "")
+    return (rescheduled(found, wanted), PLANNED) if is_absent(wanted, arch) else (found, "")
