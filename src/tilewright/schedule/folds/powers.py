@@ -1,4 +1,4 @@
-"""Powers and places of extremes: how values of a loop depend on a running extreme.
+"""Powers and places of extremes: how values of a loop depend on a running extreme; and values of rows.
 
 Terms that all have the factor ``f(h(extreme))``, with a linear ``h`` and ``f`` one of `POWERS`, can be
 rescaled together: from one extreme to another one by ``f(h(new) - h(old))``.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeGuard
 
 from tilewright.dataflow.nodes import (
+    Axis,
     Cell,
     Integer,
     Literal,
@@ -28,6 +30,7 @@ from tilewright.dataflow.nodes import (
     Sum,
 )
 from tilewright.dtypes import DType, boolean
+from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.tile_arithmetic import NOWHERE
 
 POWERS = ("exp", "exp2")
@@ -310,3 +313,69 @@ def compared(condition: Node) -> tuple[Node, Node] | None:
         ) if new is same and old is again and {id(new), id(old)} == {id(low), id(high)}:
             return low, high
     return None
+
+
+# ---------------------------------------------------------------- values of rows
+
+
+def scaled_later(node: Sum) -> Node:
+    """A product with a number that multiplies its left operand after the sum, as in ``(scale * q) @ k``.
+
+    Numbers of f32 multiply an operand of f16 in f32, and the product keeps the narrower operand.
+    """
+    match node.a:
+        case Map(function="mul", given=(one, other)) if not (one.axes and other.axes):
+            number, left = (one, other) if not one.axes else (other, one)
+            if node.dtype != number.dtype or node.a.dtype != number.dtype or not left.axes:
+                return node
+            narrow = left
+            while is_widened(narrow):
+                narrow = narrow.given[0]
+            if narrow is left:  # products of f32 may overflow where those with the number do not
+                return node
+            made = replace(node, a=narrow)
+            return Map(node.dtype, node.axes, "mul", (made, number), location=node.location)
+    return node
+
+
+def is_widened(node: Node) -> TypeGuard[Map]:
+    """Whether a value is converted to a dtype that holds it."""
+    return (
+        isinstance(node, Map) and node.function == "convert" and holds_all(node.dtype, [node.given[0].dtype])
+    )
+
+
+def is_extreme(node: Reduce | Sum) -> bool:
+    """Whether a reduction is a maximum or a minimum."""
+    return isinstance(node, Reduce) and node.combine != "sum"
+
+
+def guarded(node: Node) -> Node | None:
+    """The maximum of a row in ``max(maximum, number)``, or the minimum in ``min``; None for other values."""
+    match node:
+        case Map(function="max" | "min" as function, given=(left, right)):
+            reduced, number = (right, left) if isinstance(left, Literal) else (left, right)
+            if isinstance(reduced, Reduce) and reduced.combine == function and isinstance(number, Literal):
+                return reduced
+    return None
+
+
+def reduction_of(node: Node) -> Reduce | Sum:
+    """The reduction inside of a guard, or the reduction itself."""
+    found = guarded(node) or node
+    assert isinstance(found, Reduce | Sum)
+    return found
+
+
+def converted(node: Node, kind: DType) -> Node:
+    """A value in another dtype."""
+    return node if node.dtype == kind else Map(kind, node.axes, "convert", (node,), location=node.location)
+
+
+def fitted(node: Node, axes: tuple[Axis, ...]) -> Node:
+    """A value of rows with a new axis of columns if others have it, and without one if not."""
+    while isinstance(node, Rearrange) and len(node.axes) != len(axes):
+        node = node.argument
+    if not node.axes or len(node.axes) == len(axes):
+        return node
+    return Rearrange(node.dtype, (*node.axes, *(None,) * (len(axes) - len(node.axes))), node)

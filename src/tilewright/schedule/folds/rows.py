@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
     ArrayPart,
-    Axis,
     Cell,
     Flow,
     Fold,
@@ -51,10 +50,17 @@ from tilewright.schedule.folds.powers import (
     ZERO,
     Powers,
     Weight,
+    converted,
     extreme_of_place,
     finite,
+    fitted,
+    guarded,
     in_order,
+    is_extreme,
+    is_widened,
     moved_place,
+    reduction_of,
+    scaled_later,
     times,
 )
 from tilewright.schedule.folds.values import neutral_of
@@ -329,7 +335,7 @@ class RowLoops:
         self.before, self.span, self.how = before, span, how
         nodes = [*before.walk()]
         # The maximum of a row's maximum and a number is one reduction, which begins with the number.
-        guards = [node for node in nodes if self._binds(_guarded(node))]
+        guards = [node for node in nodes if self._binds(guarded(node))]
         used = {id(one) for node in nodes if node not in guards for one in node.arguments}
         used |= {id(store.value) for store in before.stores}
         self.reductions = [
@@ -362,7 +368,7 @@ class RowLoops:
         """Refuse a reduction that has no value for each row of the results, which a loop carries."""
         inner = [span for span in self.before.tiles if span.kind != BATCH]
         for node in self.reductions if inner else ():
-            reduced, (m, *columns) = _reduced(node), inner
+            reduced, (m, *columns) = reduction_of(node), inner
             if isinstance(reduced, Reduce) and node.axes not in ((m,), *((m, one) for one in columns)):
                 along_row = f"{reduced.combine} along {self.span.name.removesuffix('_row')}"
                 if not node.axes:
@@ -381,7 +387,7 @@ class RowLoops:
         taken, later = wanted, list[Node]()
         found: list[tuple[Node, list[Scaling] | None]] = []
         for trial in (True, False):
-            self.extremes = {id(one): at for at, one in enumerate(wanted) if _is_extreme(_reduced(one))}
+            self.extremes = {id(one): at for at, one in enumerate(wanted) if is_extreme(reduction_of(one))}
             others = {id(one) for one in wanted} - self.extremes.keys()
             self.powers = Powers(
                 self.span,
@@ -416,7 +422,7 @@ class RowLoops:
             if trial:
                 taken = [node for node, scalings in found if scalings is not None]
                 later = [node for node, scalings in found if scalings is None]
-                used += [one for node in later for one in _reduced(node).arguments]
+                used += [one for node in later for one in reduction_of(node).arguments]
                 if not taken:
                     name = wanted[0].variable or "a value"
                     text = f"{name} is reduced along the whole row {self.span.name} and depends on itself"
@@ -428,10 +434,10 @@ class RowLoops:
             kind, axes, where = node.dtype, node.axes, node.location
             made: Node = Folded(kind, axes, fold, at, variable=node.variable, location=where)
             for function, by in reversed(scalings or []):
-                factor = _converted(_fitted(self._rebuilt(by, self.after), axes), kind)
+                factor = converted(fitted(self._rebuilt(by, self.after), axes), kind)
                 made = Map(kind, axes, function, (made, factor), location=where)
             self.after[id(node)] = made
-        self.done |= {id(one) for node in taken for one in (node, _reduced(node))}
+        self.done |= {id(one) for node in taken for one in (node, reduction_of(node))}
         return later
 
     # ------------------------------------------------------------ what is reduced
@@ -465,7 +471,7 @@ class RowLoops:
 
         None: it needs results of the loop.
         """
-        reduced = _reduced(node)
+        reduced = reduction_of(node)
         extreme = extreme_of_place(node, self.span)
         if extreme is not None and id(extreme) in self.neutral:
             self._place(node, extreme, self.neutral[id(extreme)])
@@ -489,7 +495,7 @@ class RowLoops:
         if weight not in (PLAIN, ZERO):
             if weight not in self.kept:
                 self.kept[weight] = self._keep(*weight, node)
-            keep = _converted(_fitted(self.kept[weight], cell.axes), cell.dtype)
+            keep = converted(fitted(self.kept[weight], cell.axes), cell.dtype)
             kept = Map(cell.dtype, cell.axes, "mul", (cell, keep), location=node.location)
         inner = self._rebuilt(rest, self.inside)
         term = replace(reduced, argument=inner) if isinstance(reduced, Reduce) else replace(reduced, a=inner)
@@ -505,7 +511,7 @@ class RowLoops:
         name = "top" if reduced.combine == "max" else "low"
         term = replace(reduced, argument=self._rebuilt(reduced.argument, self.inside))
         weighs = any(
-            not _is_extreme(_reduced(other)) and any(one is node for one in walk(other))
+            not is_extreme(reduction_of(other)) and any(one is node for one in walk(other))
             for other in self.reductions
         )
         starts: list[float | int] = []
@@ -559,7 +565,7 @@ class RowLoops:
                 term = mapped("mul", term, Literal(cell.dtype, (), abs(number), location=node.location))
             for name in names:
                 by = self._rebuilt(self.powers.named[name], self.inside)
-                term = mapped("mul", term, _fitted(by, cell.axes))
+                term = mapped("mul", term, fitted(by, cell.axes))
             made = term if made is None else mapped("add", made, term)
         assert made is not None, "a weight has an extreme"
         return Map(made.dtype, made.axes, function, (made,), location=node.location)
@@ -593,7 +599,7 @@ class RowLoops:
         The float has the range of the value, or all values of the array that it comes from; or it is a power
         whose largest along the row is 1, so that a narrow float loses only small terms.
         """
-        while isinstance(rest, Map) and (rest.function == "neg" or _is_widened(rest)):
+        while isinstance(rest, Map) and (rest.function == "neg" or is_widened(rest)):
             rest = rest.given[0]
         if holds_all(kind, [rest.dtype]) or 2 * limits(kind)[1] >= limits(rest.dtype)[1]:
             return True
@@ -617,7 +623,7 @@ class RowLoops:
         found: dict[int, tuple[float, tuple[Any, ...]]] = {}
         self._terms(exponent, (1.0, ()), found)
         for extreme in self.reductions:
-            reduced = _reduced(extreme)
+            reduced = reduction_of(extreme)
             argument = in_order(reduced.arguments[0])
             if extreme.dtype.bits < f32.bits:
                 continue  # powers of narrow numbers are rounded too much to rescale a sum in every step
@@ -639,7 +645,7 @@ class RowLoops:
         """Write a value as a sum of extremes, of what these reduce, and of others: the factor of each."""
         node = in_order(node)
         atoms = [one for one in self.reductions if id(one) in self.extremes]
-        known = {id(one) for one in atoms} | {id(in_order(_reduced(one).arguments[0])) for one in atoms}
+        known = {id(one) for one in atoms} | {id(in_order(reduction_of(one).arguments[0])) for one in atoms}
         if id(node) not in known:
             extreme = finite(node)
             if extreme is not None:
@@ -686,69 +692,6 @@ class RowLoops:
             case Sum(a=a, b=b):
                 left, right = self._rebuilt(a, known), self._rebuilt(b, known)
                 made = node if (left, right) == (a, b) else replace(node, a=left, b=right)
-                made = _scaled_later(made) if node.span != self.span else made
+                made = scaled_later(made) if node.span != self.span else made
         known[id(node)] = made
         return made
-
-
-def _scaled_later(node: Sum) -> Node:
-    """A product with a number that multiplies its left operand after the sum, as in ``(scale * q) @ k``.
-
-    Numbers of f32 multiply an operand of f16 in f32, and the product keeps the narrower operand.
-    """
-    match node.a:
-        case Map(function="mul", given=(one, other)) if not (one.axes and other.axes):
-            number, left = (one, other) if not one.axes else (other, one)
-            if node.dtype != number.dtype or node.a.dtype != number.dtype or not left.axes:
-                return node
-            narrow = left
-            while _is_widened(narrow):
-                narrow = narrow.given[0]
-            if narrow is left:  # products of f32 may overflow where those with the number do not
-                return node
-            made = replace(node, a=narrow)
-            return Map(node.dtype, node.axes, "mul", (made, number), location=node.location)
-    return node
-
-
-def _is_widened(node: Node) -> TypeGuard[Map]:
-    """Whether a value is converted to a dtype that holds it."""
-    return (
-        isinstance(node, Map) and node.function == "convert" and holds_all(node.dtype, [node.given[0].dtype])
-    )
-
-
-def _is_extreme(node: Reduce | Sum) -> bool:
-    """Whether a reduction is a maximum or a minimum."""
-    return isinstance(node, Reduce) and node.combine != "sum"
-
-
-def _guarded(node: Node) -> Node | None:
-    """The maximum of a row in ``max(maximum, number)``, or the minimum in ``min``; None for other values."""
-    match node:
-        case Map(function="max" | "min" as function, given=(left, right)):
-            reduced, number = (right, left) if isinstance(left, Literal) else (left, right)
-            if isinstance(reduced, Reduce) and reduced.combine == function and isinstance(number, Literal):
-                return reduced
-    return None
-
-
-def _reduced(node: Node) -> Reduce | Sum:
-    """The reduction inside of a guard, or the reduction itself."""
-    found = _guarded(node) or node
-    assert isinstance(found, Reduce | Sum)
-    return found
-
-
-def _converted(node: Node, kind: DType) -> Node:
-    """A value in another dtype."""
-    return node if node.dtype == kind else Map(kind, node.axes, "convert", (node,), location=node.location)
-
-
-def _fitted(node: Node, axes: tuple[Axis, ...]) -> Node:
-    """A value of rows with a new axis of columns if others have it, and without one if not."""
-    while isinstance(node, Rearrange) and len(node.axes) != len(axes):
-        node = node.argument
-    if not node.axes or len(node.axes) == len(axes):
-        return node
-    return Rearrange(node.dtype, (*node.axes, *(None,) * (len(axes) - len(node.axes))), node)
