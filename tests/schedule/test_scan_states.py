@@ -269,6 +269,38 @@ def test_steps_of_any_length_have_one_meaning(length: int | None) -> None:
         assert case.wrong(tw.ir.evaluate(flow, given, rounded=False, run=length)) == []
 
 
+@tw.kernel(K="N D", V="N E", first="D", O="N E", last="D")
+def with_a_vector(K, V, first, O, last):
+    """Linear attention of the keys to themselves, and a sum of keys that goes on from a vector."""
+    for e in tw.tiles(V.shape[1]):
+        S, Z = tw.zeros((K.shape[1], e), tw.f32), tw.zeros((K.shape[1],), tw.f32)
+        Z.assign(first[:])
+        for n in tw.steps(K.shape[0]):
+            i = tw.alias(n)
+            s = tw.where(tw.positions(n) <= tw.positions(i)[:, None], K[i] @ K[n].T, 0.0)
+            O[i, e] = s @ V[n, e] + K[i] @ S
+            S.assign(S + K[n].T @ V[n, e])
+            Z.assign(Z + K[n].T.sum(axis=1))
+        last[:] = Z
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("step", [1, -2])
+def test_a_vector_begins_in_memory(step: int, target: str) -> None:
+    rng = np.random.default_rng(5)
+    for N, D, E in ((0, 5, 3), (70, 12, 20), (33, 19, 7)):
+        k, v = (rng.standard_normal((N, one)).astype("f4") for one in (D, E))
+        first = rng.standard_normal(2 * D).astype("f4")[::step][:D]
+        o, last = poison("f4", N, E), poison("f4", D)
+        with_a_vector(k, v, first, o, last, target=target)
+        wide, values = k.astype(np.float64), v.astype(np.float64)
+        room = (N + 2) * U * (np.abs(wide).sum(axis=0) + np.abs(first))
+        assert (np.abs(last - (first + wide.sum(axis=0))) <= room).all()
+        exact = np.tril(wide @ wide.T) @ values
+        size = np.tril(np.abs(wide) @ np.abs(wide).T) @ np.abs(values)
+        assert (np.abs(o - exact) <= 2 * (N + D) * U * size).all()
+
+
 # ---------------------------------------------------------------- hazards
 
 
@@ -405,6 +437,45 @@ def test_refusals() -> None:
     norm = np.empty(8, "f4")
     a_vector(x, y, norm, target="reference")
     assert (norm == 40).all()
+
+    @tw.kernel(X="N E", Y="N E", last="E E")
+    def a_constant(X, Y, last):
+        for e in tw.tiles(X.shape[1]):
+            S = tw.zeros((X.shape[1], e), tw.f32)
+            for n in tw.steps(X.shape[0]):
+                i = tw.alias(n)
+                Y[i, e] = X[i] @ S.to(X.dtype)
+                S.assign(S + X[n].T @ X[n, e])
+            last[:, e] = 0.0
+
+    refused(
+        a_constant,
+        x,
+        y,
+        last,
+        match=r"last is stored along \w+ after a loop .* not depend on the state.* a second kernel.*"
+        r"last\[:, e\] = 0.0",
+    )
+
+    @tw.kernel(X="N E", norm="E", Y="N E")
+    def a_vector_in_place(X, norm, Y):
+        for e in tw.tiles(X.shape[1]):
+            S, Z = tw.zeros((X.shape[1], e), tw.f32), tw.zeros((X.shape[1],), tw.f32)
+            Z.assign(norm[:])
+            for n in tw.steps(X.shape[0]):
+                i = tw.alias(n)
+                Y[i, e] = X[i] @ S.to(X.dtype)
+                S.assign(S + X[n].T @ X[n, e])
+                Z.assign(Z + X[n].T.to(tw.f32).sum(axis=1))
+            norm[:] = Z
+
+    refused(
+        a_vector_in_place,
+        x,
+        norm,
+        y,
+        match=r"norm\[e_1\] is read and norm\[e_1\] is stored.*store to another",
+    )
 
     @tw.kernel(X="N E", last="E E")
     def without_stores(X, last):

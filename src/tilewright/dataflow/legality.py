@@ -390,7 +390,7 @@ def _merges(made: Fold) -> str:
 
 
 def carried_rows(value: Node) -> set[Span]:
-    """Return the whole dimensions of the state of a loop that stores in its steps, if a value has them."""
+    """Return the untiled dimensions of the state of a loop along which a value varies, if steps store."""
     loops = {id(node.fold): node.fold for node in walk(value) if isinstance(node, Folded)}
     cells = (cell for fold in loops.values() if fold.results for cell in fold.cells)
     spans = {axis for cell in cells for axis in cell.axes if axis is not None and axis.kind == STEPS}

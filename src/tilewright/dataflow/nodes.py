@@ -142,7 +142,7 @@ class Groups:
 
 
 def numbering(at: Sequence[Span]) -> Span | None:
-    """Return the batch that numbers the groups along some spans or what these name; None without groups."""
+    """Return the batch span that selects the group, or None.  Aliases count as their span."""
     found = ((span.of or span).groups for span in at)
     return next((groups.index for groups in found if groups is not None), None)
 

@@ -173,14 +173,14 @@ def _in_dots(question: Question) -> Iterator[Candidate]:
 def _transposed(question: Question) -> Iterator[Candidate]:
     """The transposed product, if it fills micro-tiles better, or transposes fewer elements.
 
-    It has the same bits, because the products of an element are added in the same order.  Imaginary parts of
-    complex numbers have not, so a batch-invariant product of these does not take it.
+    It has the same bits, because the products of an element are added in the same order.  The imaginary part
+    of a complex product does not keep its bits, so batch-invariant complex products are not transposed.
     """
     form, other = question.form, question.transposed()
     dtypes = [one.view.dtype for one in form.factors]
     are_plain = all(one.is_plain for one in form.factors)
     are_floats = all(one.is_float and one.bits >= 16 for one in dtypes)
-    is_known = form.is_single or _is_complex(question)
+    is_known = form.is_single or _has_four_products(question)
     if not (is_known and are_plain and are_floats and form.precision == "exact" and _is_dense(question)):
         return
     here, there = _both_ways(question)
@@ -192,8 +192,8 @@ def _transposed(question: Question) -> Iterator[Candidate]:
         return
 
 
-def _is_complex(question: Question) -> bool:
-    """Whether four products share two operands on each side, and two sums."""
+def _has_four_products(question: Question) -> bool:
+    """Whether four products share two operands on each side, and two sums, as those of complex numbers."""
     form = question.form
     return len(form.products) == 4 and (len(form.rows_m), len(form.rows_n), len(form.totals)) == (2, 2, 2)
 
@@ -203,9 +203,9 @@ def _both_ways(question: Question) -> tuple[float, float]:
     other, size = question.transposed(), question.dtype.computed.bytes
     lanes = max(question.arch.vector_bytes // size, 1)
     is_widened = any(one.view.dtype.computed != one.view.dtype for one in question.form.factors)
-    is_complex = _is_complex(question)
-    has_halves = has_masks(question.arch, lanes * size) and not is_complex
-    known = {"has_halves": has_halves, "is_widened": is_widened, "is_complex": is_complex}
+    has_four = _has_four_products(question)
+    has_halves = has_masks(question.arch, lanes * size) and not has_four
+    known = {"has_halves": has_halves, "is_widened": is_widened, "has_four_products": has_four}
     return (
         way_time(question.shape, question.majors, lanes, along_rows=True, **known),
         way_time(other.shape, other.majors, lanes, along_rows=False, **known),
@@ -220,7 +220,7 @@ def way_time(
     along_rows: bool,
     has_halves: bool = False,
     is_widened: bool = False,
-    is_complex: bool = False,
+    has_four_products: bool = False,
 ) -> float:
     """Estimated time of a product by one thread, in multiply-adds, to compare it with the transposed product.
 
@@ -231,7 +231,8 @@ def way_time(
         along_rows: whether the rows of the result are contiguous.
         has_halves: whether the last columns may be half a vector.
         is_widened: whether operands are halves: micro-kernels then read no panel of A from its array.
-        is_complex: whether there are real and imaginary parts: no panel of B is then read from its array.
+        has_four_products: whether both operands and the result have two parts: no panel of B is then read
+            from its array.  Parts without a contiguous dimension are interleaved.
 
     Example:
         >>> tall = way_time((1000, 3, 500), ("mn", "mn"), 8, along_rows=True)
@@ -241,7 +242,7 @@ def way_time(
     m, n, k = shape
     along = majors[1] == "mn"
     store = m * n * (COPIED if along_rows or min(m, n) == 1 else TURNED)
-    if m <= FEW_IN_PLACE[along] and (along or not is_widened) and not is_complex:
+    if m <= FEW_IN_PLACE[along] and (along or not is_widened) and not has_four_products:
         return n * k * (COPIED if along else TURNED + m) + m * k * COPIED + store
     whole, rest = divmod(m, 2 * WHOLE_ROWS)
     last = rest if rest <= 1 else -(-rest // (WHOLE_ROWS // 2)) * (WHOLE_ROWS // 2)
@@ -250,9 +251,10 @@ def way_time(
     if has_halves and 0 < n % lanes <= lanes // 2:
         columns += (HALF_VECTOR - 1) * lanes
     is_few = m <= ROWS_IN_PLACE, -(-n // (2 * lanes)) <= PANELS_OF_B
-    if is_complex:
+    if has_four_products:
         copied = (0 if is_few[1] else m * k) + n * k
-        return 4 * m * columns * k + 2 * PAIRED * (copied * COPIED + store)
+        moved = 2 if any(majors) else 2 * PAIRED
+        return 4 * m * columns * k + moved * (copied * COPIED + store)
     pack = 0 if along and is_few[0] else COPIED if along else TURNED
     copy = COPIED if not is_few[1] or is_widened else 0 if majors[0] == "k" else STRIDED
     return rows * columns * k + m * k * copy + n * k * pack + store

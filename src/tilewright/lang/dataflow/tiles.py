@@ -135,7 +135,7 @@ class TileRecorder(Protocol):
         """Record a constant number."""
 
     def constant(self, value: Any, like: Tile) -> Tile:
-        """Return a number as a tile with the dtype of another tile."""
+        """Return a number as a tile with the dtype of another tile, or an array if that has whole rows."""
 
     def carry(self, acc: Accumulator) -> None:
         """Let the open loops carry an accumulator that was made outside of them."""
@@ -561,7 +561,7 @@ class Accumulator(Tile):
         or for each element of a tile of the result.  Within a step all values are computed from the old ones.
 
         Args:
-            value: a tile, or a number.
+            value: a tile, or a number; for whole rows an array, too, as in ``Z.assign(z[:])``.
 
         Example:
             >>> import numpy as np

@@ -367,6 +367,13 @@ def _scan(flow: Flow, fold: Fold, results: Mapping[int, int]) -> FoldForm:
     where = flow.stores[0].location
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     rows = fold.cells[0].axes[0] if fold.cells[0].axes else None
+    known = {axis for one in (*fold.cells, *fold.results) for axis in one.axes}
+    for store in flow.stores:
+        others = [span for span in store.at if span in inner and span not in known]
+        if others:
+            text = f"{store.operand.name} is stored along {others[0].name} after a loop that stores the rows"
+            text = f"{text} of its steps, and the value does not depend on the state of the loop"
+            _refuse(text, "a second kernel", store.location)
     if len(inner) != 1 or rows is None or rows in inner:
         first = fold.cells[0]
         _refuse(
@@ -559,7 +566,7 @@ def _state(form: FoldForm) -> None:
 
 
 def _after_scan(form: FoldForm) -> None:
-    """After such a loop functions of its state are stored, element by element."""
+    """Check the stores after a loop that stores in its steps: elementwise functions of its state."""
     legal = (form.m, *form.columns)
     by_steps = {id(store) for store in form.kept.values()}
     seen = {*form.results, *(id(one) for one in form.inside())}

@@ -416,7 +416,7 @@ class LateRows:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code) -> LateRows | None:
-        """The panels with new names; None if A is not of halves.  Declares when there is one panel of B."""
+        """The panels with new names; None if A is not of halves.  Declares the variable `when`."""
         atom = op.products[0].mma.atom
         are_halves = all(copy.source.tensor.dtype in HALVES for copy in op.rows)
         are_plain = all(isinstance(copy, Copy) for copy in op.packing)

@@ -47,8 +47,10 @@ def blocks(
     if is_rounded:
         size = f32.bytes
     lanes = min(vector_bytes // size, MOST_LANES)
-    has_ends = {side.dtype for side in sides} <= {f32, *HALVES} and has_parts(f32, lanes)
-    while found is not None and any(not _fills(axis.extent, lanes, has_ends) for axis in found):
+    is_float = {side.dtype for side in sides} <= {f32, *HALVES}
+    while found is not None and any(
+        not _fills(axis.extent, lanes, is_float and has_parts(f32, lanes)) for axis in found
+    ):
         lanes //= 2
     if found is None or loops.conditions != (TRUE, TRUE) or any(axis.scale != 1 for axis in found):
         return None
