@@ -140,6 +140,23 @@ def test_slices_of_slices_in_explicit_kernels() -> None:
             assert (y == right).all()
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_an_integer_index_of_the_only_row(target: str) -> None:
+    """The row is chosen, and its dimension is gone, although the whole array is read."""
+
+    @tw.kernel(X="N", Y="M")
+    def every_second(X, Y):
+        view = X.unmerge(0, (1, X.shape[0]))[0, ::2]
+        tw.require(view.shape[0] == Y.shape[0], "an element for every second one")
+        for m in tw.tiles(Y):
+            Y[m] = view[m]
+
+    for N in (0, 1, 8, 33):
+        x, y = np.arange(N, dtype=np.float32), poison("f4", (N + 1) // 2)
+        every_second(x, y, target=target)
+        assert (y == x[::2]).all()
+
+
 def test_the_flow_has_one_meaning_and_no_hazards() -> None:
     rng = np.random.default_rng(2)
     for case in (

@@ -298,7 +298,8 @@ class Tensor(Rearranged):
         spans = [t.slice_span(part, extent) for part, extent in zip(at, shape, strict=True)]
         edges = (dim for dim, span in enumerate(spans) if _may_leave(*span, shape[dim]))
         made, is_stepped = self, any(one != 1 for one in strides)
-        if not is_stepped or spans != [(0, extent) for extent in shape]:
+        is_whole = len(strides) == len(shape) and spans == [(0, extent) for extent in shape]
+        if not (is_stepped and is_whole):
             made = self._view(t.Slice(tuple(at), tuple(edges)), "slice")
         for dim, stride in enumerate(strides) if is_stepped else ():
             length = made.value.tensor.shape[dim]
