@@ -207,7 +207,7 @@ def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple
 def _apart(one: Operand, other: Operand) -> bool:
     """Return whether two views of an array have no element in common.
 
-    An integer index of both differs, or both have every so many elements of a dimension, from others on.
+    An integer index of both differs, or slices of a dimension have steps that never meet.
     """
     steps = zip(_steps(one), _steps(other), strict=False)
     if any(a and b and (a[1] - b[1]) % gcd(a[0], b[0]) for a, b in steps):
