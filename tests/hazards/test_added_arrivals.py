@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -125,10 +126,12 @@ def test_the_ending_waits_for_what_it_adds(name: str) -> None:
     owner.check()
     # The bits are those of a kernel that adds after the product, in the same order.
     alone, after = np.full_like(owner.c, np.nan), np.full_like(owner.c, np.nan)
-    if schedule is not None:
-        product.bind(schedule=schedule)(owner.a, owner.b, alone, target="reference")
-        added_after(owner.part, alone, owner.other, after, target="reference")
-        assert after.tobytes() == owner.c.tobytes()
+    if schedule is None:
+        given = owner.a, owner.b, owner.part, owner.other, owner.ready, alone, 0, 1
+        schedule = added.bind().schedule_for(*given, target="reference")
+    product.bind(schedule=schedule)(owner.a, owner.b, alone, target="reference")
+    added_after(owner.part, alone, owner.other, after, target="reference")
+    assert after.tobytes() == owner.c.tobytes()
 
 
 def test_a_later_call_waits_for_its_own_part() -> None:
@@ -261,6 +264,38 @@ def test_chosen_schedules_wait_after_their_loop(arch: str) -> None:
     assert made.source.index("PART +") > waits
     last = {"sm_90a": "mma_wait<0>();", "sm_80": "mma_m16n8k16_bf16(", "gfx942": "mfma_32x32x16_bf16("}
     assert made.source.rindex(last[arch]) < waits
+
+
+@tw.kernel(A="M K", B="K N", READY="R", C="M N")
+def arriving_factor(A, B, READY, C):
+    for m, n in tw.tiles(C):
+        tw.arrives(A, READY, 1)
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("is_factor", [False, True])
+def test_all_warps_acquire_after_the_wait_of_the_first(arch: str, is_factor: bool) -> None:
+    """Only the first warp waited; the cheap barrier would leave old lines in the caches of the others."""
+    matrix = tw.like("f16", 4096, 4096)
+    made = (
+        arriving_factor.compile(matrix, matrix, tw.like("u32", 4), matrix, target="hip", arch=arch)
+        if is_factor
+        else added.compile(*like("f16", 4096, 4096, 4096), target="hip", arch=arch)
+    )
+    names = re.compile(r"block_barrier\(\)|block_barrier_of_shared\(\)|await_counter_system\(READY")
+    text = made.source[made.source.index('extern "C"') :]
+    whole, wait = "block_barrier()", "await_counter_system(READY"
+    met = names.findall(text)
+    assert met.count(whole) == met.count(wait) == 1
+    assert met[met.index(wait) + 1] == whole
+    assert set(met) - {whole, wait}, "the barriers of the main loop leave loads on their way"
+    reads = re.search(r"\bA \+" if is_factor else r"\bPART \+", text)
+    assert reads is not None
+    assert text.index(whole) < reads.start()
 
 
 @tw.kernel(A="M K", B="K N", P0="M N", P2="M N", P3="M N", R0="R", R2="R", R3="R", bias="N", Y="M N")

@@ -493,8 +493,11 @@ def test_an_operand_of_both_sides_is_awaited_along_both() -> None:
 
 def test_other_reads_of_the_operand_are_refused() -> None:
     given = [tw.like("f32", 8, 8), tw.like("f32", 8, 8), tw.like("u32", 2), 1]
-    with pytest.raises(tw.TraceError, match="A arrives in shards, and is read by products and after them"):
+    with pytest.raises(
+        tw.TraceError, match="A arrives in shards, and is read by a product and after"
+    ) as caught:
         squared.bind(more=True).schedule_for(*given, target="reference")
+    assert "nearest legal choice: a second array, with counters of its own" in str(caught.value)
 
 
 @pytest.mark.parametrize(

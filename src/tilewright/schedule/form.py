@@ -284,11 +284,13 @@ def form_of(flow: Flow) -> Form:
                 one.location,
             )
     factors = {id(one.part) for one in (*plan.rows_m, *plan.rows_n)}
+    below = {id(node) for total in flow.walk() if isinstance(total, Sum) for node in walk(total)}
+    sides = (below - factors) | {id(side) for one in (*plan.rows_m, *plan.rows_n) for side in one.beside}
     added = {id(node) for store in flow.stores for node in above_sums(store.value)}
     for one in flow.arrivals:
         name, found = one.operand.name, [part for part in flow.walk() if isinstance(part, ArrayPart)]
         parts = [part for part in found if part.operand.name == name]
-        # A product waits before its loads, and the ending before its own: one array has one wait.
+        # Factors are awaited before the main loop, other arrays after it. An array has one wait.
         awaited = factors if any(id(part) in factors for part in parts) else added
         for part in parts:
             what, near = f"{name} arrives in shards", f"{name} itself, as a factor or after the loop"
@@ -297,10 +299,17 @@ def form_of(flow: Flow) -> Form:
                 wrong = f"{what} of its first dimension, which {part.at[0].name} indexes, a span of a loop"
             elif part.operand.transforms:
                 wrong = f"{what}, and a view of it is read"
-            elif id(part) not in awaited:
-                wrong = f"{what}, and is read by products and after them; one of both waits for it"
-            else:
+            elif id(part) in awaited and id(part) not in sides:
                 continue
+            elif id(part) not in sides:
+                wrong = f"{what}, and is read by a product and after the loop, but a tile waits for it once"
+                near = "a second array, with counters of its own, that is read after the loop"
+            else:
+                wrong = f"{what}, and is combined with a factor of a product, such as a scale of its rows"
+                if all(span in flow.tiles for span in part.at):
+                    near = f"{name} after the loop, where it scales the sum"
+                else:
+                    near = f"an earlier kernel, which waits for {name} and stores the factor"
             raise TraceError(f"{wrong}; nearest legal choice: {near}; or {EXPLICIT}", one.location)
     bounded = next((span for span in plan.depths if span.groups is not None), None)
     if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):

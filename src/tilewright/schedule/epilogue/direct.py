@@ -167,7 +167,7 @@ class DirectEpilogue(EpilogueTraits):
     def fetches_ahead(self) -> bool:
         """Whether the arrays of a slice are read before the slice before it is stored.
 
-        The parts of several ranks would fill the registers.
+        A single array is fetched ahead in any case.  The parts of several ranks would fill the registers.
         """
         read = [node for store in self.blocks for node in above_sums(store.value)]
         arrays = {node.operand for node in read if isinstance(node, ArrayPart) and len(node.at) > 1}

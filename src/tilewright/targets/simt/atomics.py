@@ -114,6 +114,7 @@ def wait(emitter: SimtEmitter, op: Await) -> None:
     place = counter_address(emitter, op.counter)
     function = _scoped("await_counter", op.scope)
     _by(emitter, emitter.kernel.lanes, Do(call(function, place, emitter.spell(op.least))))
+    emitter.has_waited = True
 
 
 @SIMT_RULES.rule(Reset)

@@ -150,9 +150,14 @@ def barrier(emitter: SimtEmitter, op: Barrier) -> None:
 
 
 def meet(emitter: SimtEmitter) -> None:
-    """Write a barrier of all threads of the block."""
-    dialect = emitter.dialect
-    shared_alone = dialect.barrier_of_shared and not reads_what_it_writes(emitter.kernel)
+    """Write a barrier of all threads of the block.
+
+    After a wait for a counter it orders global memory, too: only the first warp waited, and another block,
+    GPU or copy engine wrote what all warps read now.
+    """
+    dialect, waited = emitter.dialect, emitter.has_waited
+    emitter.has_waited = False
+    shared_alone = dialect.barrier_of_shared and not waited and not reads_what_it_writes(emitter.kernel)
     emitter.do(call(dialect.barrier_of_shared if shared_alone else dialect.barrier))
 
 
@@ -160,6 +165,7 @@ def meet(emitter: SimtEmitter) -> None:
 def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
     """The lanes of each warp wait."""
     emitter.comment(op, "barrier of each warp")
+    emitter.has_waited = False
     emitter.do(call(emitter.dialect.warp_barrier))
 
 

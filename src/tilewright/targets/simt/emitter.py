@@ -61,6 +61,7 @@ class SimtEmitter(Emitter):
         self.group_threads = kernel.threads
         self.roles: Branch | None = None  # the last branch of roles
         self.roles_end = 0  # the first thread after these roles
+        self.has_waited = False  # whether the first warp waited for a counter since the last barrier
         self._wide_speller = replace(
             self.speller,
             name=lambda sym: ("" if sym in self.wide else "(long long)") + self._uses(self.name(sym)),
