@@ -137,6 +137,13 @@ def narrow_parts(rank: int, size: int) -> None:
         assert ((found.to(f64) - whole - bias.to(f64)).abs() <= bound).all()
         again = td.matmul_all_reduce(ones, others, wire_dtype=wire)
         assert torch.equal(again, exact) == (wire == torch.float32)
+    wide = td.matmul_all_reduce(ones.to(f64), others.to(f64), wire_dtype=torch.float32)  # f64 stays at home
+    assert ((wide - whole).abs() <= 1e-14 * sums / UNITS[torch.float32] + 2.0**-24 * travel).all()
+    alone, _ = dist.new_subgroups(1)
+    halves = a.bfloat16(), b.bfloat16()
+    for operands in (halves, (a, b)):  # nothing travels
+        plain = td.matmul_reduce_scatter(*operands, group=alone)
+        assert torch.equal(td.matmul_reduce_scatter(*operands, group=alone, wire_dtype=torch.bfloat16), plain)
     leaf = ones.clone().requires_grad_()
     y = td.matmul_reduce_scatter(leaf, others, wire_dtype=torch.bfloat16)
     [d_a] = torch.autograd.grad(y.sum(), [leaf])

@@ -389,10 +389,10 @@ def add_parts(
     """``out = activation(sum of parts + beta * c + bias) * multiply + residual``, rounded once.
 
     Args:
-        parts: tensor (R, M, N) of the sums' dtype: f32, f64 or integers.
+        parts: tensor (R, M, N) of the sums' dtype, f32, f64 or integers; with ``own`` they may be narrower.
         out: tensor (M, N), which is written.
         is_tree: whether parts are added as a tree; otherwise in their order.
-        own: a part, and the tensor (M, N) that takes the place of ``parts[part]``.
+        own: a part, and the tensor (M, N) of the sums' dtype that takes the place of ``parts[part]``.
         activation: as in `matmul`.
         derivative: as in `matmul`.
         beta: factor of ``c``; default: 1.
@@ -408,17 +408,17 @@ def add_parts(
         >>> out.tolist()
         [[3.0, 0.0]]
     """
-    count = parts.shape[0]
+    count, kind = parts.shape[0], parts.dtype if own is None else own[1].dtype
     if is_tree and count & (count - 1):
         raise LaunchError(
             f"a tree of {count} parts; nearest legal choice: {1 << count.bit_length() - 1} parts"
         )
     if not out.numel():
         return
-    if count == 1 and not terms and activation is None and out.dtype == parts.dtype:
-        out.copy_(parts[0])
+    if count == 1 and not terms and activation is None and out.dtype == kind:
+        out.copy_(parts[0] if own is None else own[1])
         return
-    element = dtype_of(parts.dtype)
+    element = dtype_of(kind)
     sums = f64 if element == f64 else f32
     ending = Ending(tuple(name for name in TERMS if name in terms), activation, derivative, sums)
     place, alone = (None, []) if own is None else (own[0], [own[1]])

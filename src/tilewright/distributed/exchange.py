@@ -566,6 +566,10 @@ class SlotUse:
         """The counter of a part that this rank's own kernel stores."""
         return PeerByte(self.rank, COUNTERS_BYTES // 2 + 4 * index)
 
+    def sent_pieces(self, pieces: int) -> list[int]:
+        """Return the indices of pieces that leave this rank: all but those of its own part."""
+        return [peer * pieces + piece for peer in self.peers(1) for piece in range(pieces)]
+
     def peers(self, step: int) -> Iterator[int]:
         """The other ranks, forwards or backwards from this one."""
         return ((self.rank + step * turn) % self.ranks for turn in range(1, self.ranks))
@@ -608,7 +612,7 @@ def parts_to_peers(turn: SlotUse, part_bytes: int, pieces: int, counts: Sequence
         turn: the call.
         part_bytes: bytes of the part of one rank.
         pieces: pieces of a part, each with a counter.
-        counts: the values of this rank's counters of stored pieces.
+        counts: the values of this rank's counters of stored pieces, which grow by `SlotUse.sent_pieces`.
     """
     steps, each = list[Step](), part_bytes // pieces
     for peer in turn.peers(1):

@@ -283,10 +283,10 @@ class PeerMemory:
         """
         stream, device = torch.cuda.current_stream(self.index), torch.device(GPU, self.index)
         pieces = pieces_of([rows] * self.size, columns * dtype.itemsize, self.size)
-        local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=dtype, device=device)
-        for index in range(self.size * pieces):
-            self.counts[index] += 1
         with self._used(call, stream) as turn:
+            local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=dtype, device=device)
+            for index in turn.sent_pieces(pieces):
+                self.counts[index] += 1
             # Calls before this one, on whatever stream: their counts of parts, and arrivals in the slot.
             for before in filter(None, self._events):
                 stream.wait_event(before)
@@ -377,12 +377,11 @@ class LeavingParts:
         return self.memory.tensor(self.turn.sent(0), (len(self.local),), torch.uint32)
 
     def take(self, stored: torch.Tensor) -> None:
-        """Store all parts from a tensor with their rows in order, and count them."""
+        """Store all parts from a tensor with their rows in order, and count those of the peers."""
         self.local.copy_(stored.reshape(self.local.shape))
-        counts = self.memory.counts[: len(self.local)]
-        self.memory.run(
-            [SetCounter(self.turn.sent(at), count) for at, count in enumerate(counts)], self.stream
-        )
+        turn, counts = self.turn, self.memory.counts
+        stored_pieces = turn.sent_pieces(self.pieces)
+        self.memory.run([SetCounter(turn.sent(at), counts[at]) for at in stored_pieces], self.stream)
 
     def send(self) -> None:
         """Send the parts of all peers.
