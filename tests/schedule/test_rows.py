@@ -651,7 +651,7 @@ def test_misuse_is_refused_with_the_nearest_choice() -> None:
     refused(omitted_twice, r"is indexed with `\.\.\.` twice", x, y)
     refused(of_integers, r"softmax of .* i32", x, y)
     refused(no_axis, r"softmax\(axis=2\)", x, y)
-    refused(part_of_a_row, "a slice of a dimension", x, y)
+    refused(part_of_a_row, "the tile has axes that the store does not have", x, y)
     refused(array_of_rows, "axes are aligned from the last one", x, y)
     refused(no_such_place, "positions of axis 5", x, y)
 

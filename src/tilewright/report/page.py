@@ -12,9 +12,9 @@ from html import escape
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from tilewright.argument_checks import is_number
+from tilewright.argument_checks import is_number, legal
 from tilewright.calls import launches
 from tilewright.errors import LaunchError, shown
 from tilewright.report.facts import KernelFacts, runs_here
@@ -444,6 +444,18 @@ def rescheduled(subject: OperationLaunch, target: str) -> OperationLaunch:
     return replace(subject, kernel=kernel, target=target, text=text)
 
 
+Facts: TypeAlias = dict[str, Any]
+"""The sections of a report, in JSON's types."""
+
+legal(
+    "Facts",
+    "the facts of a report, as tw.kernel_report collects them",
+    "facts",
+    lambda value: isinstance(value, dict) and {"report", "kernel", "target", "arch"} <= value.keys(),
+)
+
+
+@launches.made("tw.kernel_report(kernel, *arguments) makes one")
 class KernelReport:
     """A report on a kernel, as data and as a page; made by `kernel_report`.
 
@@ -451,7 +463,7 @@ class KernelReport:
         facts: the sections of the report, in JSON's types.
     """
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, facts: Facts) -> None:
         self.facts = facts
 
     @cached_property
@@ -524,6 +536,7 @@ def kernel_report(
         LegalityError: the kernel breaks rules of the target.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(A="M K", B="K N", C="M N")
         ... def product(A, B, C):
@@ -532,11 +545,13 @@ def kernel_report(
         ...         for k in tw.steps(A.shape[1]):
         ...             acc += A[m, k] @ B[k, n]
         ...         C[m, n] = acc
-        >>> square = tw.like("f32", 256, 256)
-        >>> report = tw.kernel_report(product, square, square, square, check_seconds=0, measure=False)
-        >>> report.facts["kernel"], report.facts["target"], len(report.facts["flow"]["nodes"]) > 3
-        ('product', 'cpu', True)
-        >>> report.page.startswith("<!DOCTYPE html>")
+        >>> a, b, c = (np.ones(shape, np.float32) for shape in ((40, 50), (50, 60), (40, 60)))
+        >>> product(a, b, c).target, c[0, 0]
+        ('cpu', np.float32(50.0))
+        >>> report = tw.kernel_report(product, a, b, c, check_seconds=0, measure=False)
+        >>> report.facts["kernel"], report.facts["target"], report.facts["arrays"]["C"]["shape"]
+        ('product', 'cpu', [40, 60])
+        >>> report.page.startswith("<!doctype html>")
         True
     """
     if not is_number(check_seconds) or not check_seconds >= 0:

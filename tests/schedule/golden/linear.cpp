@@ -101,6 +101,7 @@ static inline auto load_8_bf16(const bf16* from) {
 #if defined(__AVX2__) && !defined(__clang__)
   typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
   typedef short eights __attribute__((vector_size(16)));
+  typedef int words __attribute__((vector_size(32)));
   return (vector)(__builtin_ia32_pmovzxwd256((eights)*(const halves*)from) << 16);
 #else
   typedef unsigned short halves __attribute__((vector_size(16), aligned(2), may_alias));
@@ -157,23 +158,6 @@ __attribute__((noinline)) static void multiply_f32(const float* a, const float* 
   }
   UNROLL for (Index i = 0; i < ROWS; ++i)
     UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * 16 + j * 8) = sum[i][j];
-}
-
-// from[l] for l < count, else 0
-template <typename Vector>
-static inline Vector load_f32_part(const float* from, Index count) {
-#if defined(__AVX__)
-  typedef float whole __attribute__((vector_size(32)));
-  typedef int bits __attribute__((vector_size(32)));
-  bits lane;
-  UNROLL for (Index l = 0; l < 8; ++l) lane[l] = (int)l;
-  const bits kept = lane < bits{} + (int)count;
-  return (Vector)__builtin_ia32_maskloadps256((const whole*)from, kept);
-#else
-  Vector value{};
-  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
-  return value;
-#endif
 }
 
 // to[l] = value[l] for l < count
@@ -301,32 +285,6 @@ static void linear_block(const linear_arguments& given, long long block, char* s
   }
   const Index k_end = (K + 255) / 256;
   for (Index k = 0; k < k_end; ++k) {
-    // test_golden.py:27 staging: sA = A.tile((768, 256), (m, k))
-    {
-      const Index limit0 = within(-768*m + 6*((M + 5) / 6), 768);
-      const Index limit1 = within(-256*k + K, 256);
-      const Index inside0 = within(min_int(-768*m + 6*((M + 5) / 6), -768*m + M), 768);
-      if (inside0 < limit0) {
-        for (Index i0 = inside0; i0 < limit0; ++i0) {
-          if (limit1 == 256) {
-            INDEPENDENT
-            for (Index i1 = 0; i1 < 256; ++i1) sA[272*i0 + i1] = 0;
-          }
-          else {
-            INDEPENDENT
-            for (Index i1 = 0; i1 < limit1; ++i1) sA[272*i0 + i1] = 0;
-          }
-        }
-      }
-      for (Index i0 = 0; i0 < inside0; ++i0) {
-        if (limit1 == 256) {
-          copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + A_stride0*i0, 256);
-        }
-        else {
-          copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + A_stride0*i0, limit1);
-        }
-      }
-    }
     // test_golden.py:27 atom: acc += sA * sB
     {
       const Index m_needed = within(-768*m + M, 768);
@@ -334,6 +292,35 @@ static void linear_block(const linear_arguments& given, long long block, char* s
       const Index n_needed = within(-2048*n + N, 2048);
       const Index n_panels = (n_needed + 15) / 16;
       const Index depth = within(-256*k + K, 256);
+      const bool in_turn = n_panels == 1 && m_needed > 4 && m_needed * depth > 8192;
+      if (!in_turn) {
+        // test_golden.py:27 staging: sA = A.tile((768, 256), (m, k))
+        {
+          const Index limit0 = within(-768*m + 6*((M + 5) / 6), 768);
+          const Index limit1 = within(-256*k + K, 256);
+          const Index inside0 = within(min_int(-768*m + 6*((M + 5) / 6), -768*m + M), 768);
+          if (inside0 < limit0) {
+            for (Index i0 = inside0; i0 < limit0; ++i0) {
+              if (limit1 == 256) {
+                INDEPENDENT
+                for (Index i1 = 0; i1 < 256; ++i1) sA[272*i0 + i1] = 0;
+              }
+              else {
+                INDEPENDENT
+                for (Index i1 = 0; i1 < limit1; ++i1) sA[272*i0 + i1] = 0;
+              }
+            }
+          }
+          for (Index i0 = 0; i0 < inside0; ++i0) {
+            if (limit1 == 256) {
+              copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + A_stride0*i0, 256);
+            }
+            else {
+              copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + A_stride0*i0, limit1);
+            }
+          }
+        }
+      }
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         {
           // test_golden.py:27 staging: a panel of sB = B.tile((2048, 256), (n, k))
@@ -364,56 +351,86 @@ static void linear_block(const linear_arguments& given, long long block, char* s
                   + B_stride0*row + line);
             }
           }
+          if (in_turn) {
+            // test_golden.py:27 staging: a panel of sA = A.tile((768, 256), (m, k))
+            {
+              const Index limit1 = within(-256*k + K, 256);
+              const Index inside0 = within(-768*m - 6*m_panel + M, 6);
+              if (inside0 < 6) {
+                for (Index i0 = inside0; i0 < 6; ++i0) {
+                  if (limit1 == 256) {
+                    INDEPENDENT
+                    for (Index i1 = 0; i1 < 256; ++i1) sA[272*i0 + i1] = 0;
+                  }
+                  else {
+                    INDEPENDENT
+                    for (Index i1 = 0; i1 < limit1; ++i1) sA[272*i0 + i1] = 0;
+                  }
+                }
+              }
+              for (Index i0 = 0; i0 < inside0; ++i0) {
+                if (limit1 == 256) {
+                  copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + 6*A_stride0*m_panel
+                      + A_stride0*i0, 256);
+                }
+                else {
+                  copy_bf16_to_f32(sA + 272*i0, A + 768*A_stride0*m + 256*k + 6*A_stride0*m_panel
+                      + A_stride0*i0, limit1);
+                }
+              }
+            }
+          }
+          const Index slot = in_turn ? 0 : m_panel;
           if (m_needed - (6*m_panel) <= 1) {
             if (n_needed - (16*n_panel) <= 8) {
-              multiply_f32<1,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+              multiply_f32<1,1>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
             else {
-              multiply_f32<1,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+              multiply_f32<1,2>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
           }
           else {
             if (m_needed - (6*m_panel) <= 2) {
               if (n_needed - (16*n_panel) <= 8) {
-                multiply_f32<2,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
-                    depth, !(k == 0));
+                multiply_f32<2,1>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+                    !(k == 0));
               }
               else {
-                multiply_f32<2,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
-                    depth, !(k == 0));
+                multiply_f32<2,2>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+                    !(k == 0));
               }
             }
             else {
               if (m_needed - (6*m_panel) <= 3) {
                 if (n_needed - (16*n_panel) <= 8) {
-                  multiply_f32<3,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                  multiply_f32<3,1>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel,
                       depth, !(k == 0));
                 }
                 else {
-                  multiply_f32<3,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                  multiply_f32<3,2>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel,
                       depth, !(k == 0));
                 }
               }
               else {
                 if (m_needed - (6*m_panel) <= 5) {
                   if (n_needed - (16*n_panel) <= 8) {
-                    multiply_f32<5,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    multiply_f32<5,1>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel,
                         depth, !(k == 0));
                   }
                   else {
-                    multiply_f32<5,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    multiply_f32<5,2>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel,
                         depth, !(k == 0));
                   }
                 }
                 else {
                   if (n_needed - (16*n_panel) <= 8) {
-                    multiply_f32<6,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    multiply_f32<6,1>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel,
                         depth, !(k == 0));
                   }
                   else {
-                    multiply_f32<6,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    multiply_f32<6,2>(sA + 1632*slot, sB + 0, acc + 12288*n_panel + 96*m_panel,
                         depth, !(k == 0));
                   }
                 }

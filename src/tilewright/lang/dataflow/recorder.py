@@ -276,7 +276,8 @@ class Recorder(TileRecorder):
 
     def constant(self, value: Any, like: Tile) -> Tile:
         """Return a number as a tile with the dtype of another tile, or an array if that has whole rows."""
-        if isinstance(value, Tensor) and {*like.node.axes} & {*self.rows.spans}:
+        is_array = isinstance(value, Tensor) and value.value.tensor.shape
+        if is_array and {*like.node.axes} & {*self.rows.spans}:
             return whole(self, value)
         node = self.known(value)
         return self.tile(self.literal(number(value), like.dtype) if node is None else node)

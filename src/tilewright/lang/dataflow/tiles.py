@@ -599,6 +599,12 @@ def no_tile_error(value: object) -> TraceError:
     if isinstance(value, Rearranged):
         name = str(value).partition(":")[0]
         rank = len(value.value.tensor.shape)
+        if not rank:
+            return TraceError(
+                f"{name} is one element of an array; nearest legal choice: a number argument of the kernel, "
+                "declared with @tw.kernel(s=tw.f32)",
+                here(),
+            )
         spans = "n" if rank == 1 else ", ".join("bghmk"[-rank:])
         return TraceError(
             f"{name} is an array, and arithmetic is done with tiles; nearest legal choice: {name} indexed "
