@@ -16,7 +16,7 @@ from tilewright.runtime.executable import Executable
 
 
 @tw.kernel(X="N", Y="N")
-def double(X, Y, *, tile):
+def reported(X, Y, *, tile):
     n = tw.block_index(tw.ceil_div(X.shape[0], tile))
     x = tw.load(X.tile((tile,), (n,)).partition((32,)))
     tw.copy(x + x, Y.tile((tile,), (n,)))
@@ -35,7 +35,7 @@ def of(kernel: object, dtype: tw.DType, n: int) -> Subject:
 
 
 def test_widths_of_copies_on_cuda() -> None:
-    executable = of(double, tw.f32, 4096).compile("cuda", "sm_80")
+    executable = of(reported, tw.f32, 4096).compile("cuda", "sm_80")
     assert executable.listing is not None
     moved = movements(executable.listing.kernel)
     assert [(m.elems, m.bytes) for m in moved] == [(4, 16), (4, 16)]
@@ -45,13 +45,13 @@ def test_widths_of_copies_on_cuda() -> None:
 
 
 def test_a_length_that_no_width_divides_is_copied_one_by_one() -> None:
-    executable = of(double, tw.f32, 4097).compile("cuda", "sm_80")
+    executable = of(reported, tw.f32, 4097).compile("cuda", "sm_80")
     assert executable.listing is not None
     assert {m.elems for m in movements(executable.listing.kernel)} == {1}
 
 
 def test_resources_list_what_the_compiler_reported() -> None:
-    text = resources(of(double, tw.f16, 4096).compile("cuda", "sm_90a"))
+    text = resources(of(reported, tw.f16, 4096).compile("cuda", "sm_90a"))
     rows = dict(line.split("  ", 1) for line in text.splitlines() if "  " in line)
     assert rows["target"].strip() == "cuda sm_90a"
     assert int(rows["registers per thread"]) > 0
@@ -60,7 +60,7 @@ def test_resources_list_what_the_compiler_reported() -> None:
 
 
 def test_the_reference_has_neither_code_nor_scratch() -> None:
-    text = resources(of(double, tw.f16, 4096).compile("reference"))
+    text = resources(of(reported, tw.f16, 4096).compile("reference"))
     assert "machine code" not in text
     assert "threads per block" in text
 
@@ -76,7 +76,7 @@ def test_a_kernel_with_numbers_is_compiled_without_and_counted_with_them() -> No
 
 
 def test_counters_of_a_small_problem() -> None:
-    report = of(double, tw.f32, 100_000).on_reference()
+    report = of(reported, tw.f32, 100_000).on_reference()
     assert report.is_clean
     assert report.blocks == 2
     assert {count.excess for count in report.counters.sectors} == {1.0}
