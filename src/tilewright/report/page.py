@@ -484,7 +484,7 @@ class KernelReport:
             path: the file, which is replaced in one step.
 
         Raises:
-            LaunchError: the path is none.
+            LaunchError: ``path`` is neither a string nor a path.
             OutputError: the file cannot be written; an earlier one stays as it was.
         """
         if not isinstance(path, str | PathLike):
@@ -523,8 +523,8 @@ def kernel_report(
         arch: the architecture, e.g. ``"sm_90a"``; default: that of this machine.  No GPU is needed.
         check_seconds: the checker begins no further size after this time, in seconds; 0: it does not run.
         measure: whether the kernel is timed if the target runs on this machine.
-        named: arguments and constants by name; constants that are called like one of the arguments above are
-            bound before, by `Kernel.bind`.
+        named: arguments and constants by name.  If a constant has the name of an argument above, bind it by
+            `Kernel.bind` first.
 
     Returns:
         The report: ``facts`` are its sections in JSON's types, ``page`` is the HTML text, ``save(path)``
@@ -546,8 +546,8 @@ def kernel_report(
         ...             acc += A[m, k] @ B[k, n]
         ...         C[m, n] = acc
         >>> a, b, c = (np.ones(shape, np.float32) for shape in ((40, 50), (50, 60), (40, 60)))
-        >>> product(a, b, c).target, c[0, 0]
-        ('cpu', np.float32(50.0))
+        >>> product(a, b, c).target, c[0, 0].item()
+        ('cpu', 50.0)
         >>> report = tw.kernel_report(product, a, b, c, check_seconds=0, measure=False)
         >>> report.facts["kernel"], report.facts["target"], report.facts["arrays"]["C"]["shape"]
         ('product', 'cpu', [40, 60])
