@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -36,20 +37,29 @@ def ends_before(rank: int, size: int) -> tuple[str, float]:
 def ends_during(rank: int, size: int) -> tuple[str, float]:
     """The last rank ends when its header has been sent, before its partial sums."""
     if rank == size - 1:
-        exchange.RankCall.trade = _ends_at_second(exchange.RankCall.trade)  # type: ignore[method-assign]
+        exchange.RankCall.trade = _at_second(exchange.RankCall.trade, lambda: os._exit(8))  # type: ignore[method-assign]
     return raised(torch.ones(4, 3), torch.ones(3, 2), timeout=60)
 
 
-def _ends_at_second(trade: object) -> object:
+def ends_before_sends(rank: int, size: int) -> tuple[str, float]:
+    """As `ends_during`, and the other ranks send their partial sums when the last rank has ended."""
+    if rank == size - 1:
+        return ends_during(rank, size)
+    exchange.RankCall.trade = _at_second(exchange.RankCall.trade, lambda: time.sleep(LATE_S))  # type: ignore[method-assign]
+    return raised(torch.ones(4, 3), torch.ones(3, 2), timeout=60)
+
+
+def _at_second(trade: object, do: Callable[[], object]) -> object:
+    """The exchange of tensors, with something to do before the second one."""
     seen = list[str]()
 
-    def ends(call: object, outgoing: object, incoming: object, what: str) -> None:
+    def changed(call: object, outgoing: object, incoming: object, what: str) -> None:
         seen.append(what)
-        if len(seen) > 1:
-            os._exit(8)
+        if len(seen) == 2:
+            do()
         trade(call, outgoing, incoming, what)  # type: ignore[operator]
 
-    return ends
+    return changed
 
 
 def comes_late(rank: int, size: int) -> None:

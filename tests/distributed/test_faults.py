@@ -13,7 +13,11 @@ from tests.distributed.ranks import Failed, run_ranks
 
 @pytest.mark.parametrize(
     ("case", "status", "awaited"),
-    [(faults.ends_before, 7, "its header"), (faults.ends_during, 8, "partial sums")],
+    [
+        (faults.ends_before, 7, "its header"),
+        (faults.ends_during, 8, "partial sums"),
+        (faults.ends_before_sends, 8, "partial sums"),
+    ],
 )
 def test_a_rank_that_ends(case: Callable[[int, int], Any], status: int, awaited: str, tmp_path: Path) -> None:
     [[(said, seconds), gone]] = run_ranks(2, tmp_path, [case])

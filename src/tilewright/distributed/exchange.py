@@ -381,6 +381,7 @@ class RankCall:
         group, size, me = self._process_group(), self.ranks.size, self.ranks.rank
         begin = time.monotonic()
         posted: list[tuple[int, list[tuple[int, Any]]]] = []
+        to = rank = me
         try:
             for rank in self.ranks.others:
                 to = (2 * me - rank) % size  # as many places back as `rank` is on
@@ -395,7 +396,7 @@ class RankCall:
                 # One piece of work for each message, or by NCCL one for both.
                 posted.append((rank, list(zip(peers, works, strict=True))))
         except RuntimeError as error:
-            raise self._failure([], what, begin, error) from error
+            raise self._failure(_named([to, rank], " or "), what, begin, error) from error
         on_gpu = any(one.is_cuda for one in (*outgoing.values(), *incoming.values()))
         return self._waited(posted, what, begin, on_gpu=on_gpu)
 
@@ -417,7 +418,7 @@ class RankCall:
                         work.wait() if on_gpu else work.wait(timedelta(seconds=left))
                     except RuntimeError as error:
                         late = [peer, *self._also_missing(posted[at + 1 :])]
-                        raise self._failure(late, what, begin, error) from error
+                        raise self._failure(_named(late, " and "), what, begin, error) from error
                 have_all = at + 1 == len(posted)
                 yield rank
         finally:
@@ -435,12 +436,11 @@ class RankCall:
                     missing.append(peer)
         return missing
 
-    def _failure(self, late: Sequence[int], what: str, begin: float, error: Exception) -> RankError:
-        """The error about ranks that ended or were late; the group takes no more calls."""
+    def _failure(self, who: str, what: str, begin: float, error: Exception) -> RankError:
+        """The error about ranks that ended or were late, named in `who`; the group takes no more calls."""
         waited = time.monotonic() - begin
         text = str(error)
         ended = "onnection" in text or "reset" in text or "roken pipe" in text
-        who = " and ".join(f"rank {rank}" for rank in dict.fromkeys(late)) or "another rank"
         why = f"{who} ended, or left the call with an error" if ended else f"{who} did not come"
         limit = "" if ended else f" of at most {self.timeout:g} s (timeout=)"
         said = (
@@ -449,6 +449,10 @@ class RankCall:
         )
         self.ranks.failed = said
         return RankError(f"{said}. The transport said: {text.splitlines()[0][:200]}")
+
+
+def _named(ranks: Sequence[int], word: str) -> str:
+    return word.join(f"rank {rank}" for rank in dict.fromkeys(ranks))
 
 
 def _shown(value: Any) -> str:
