@@ -343,3 +343,63 @@ def test_tiles_that_are_added_up_keep_what_0_leaves_as_it_is(columns, how, is_cl
     report = added_up.check(x, np.zeros(13, np.float32), how=how)
     assert {finding.kind for finding in report.findings} <= {Kind.EDGE}
     assert report.is_clean == (is_clean or columns % 32 == 0), report
+
+
+@tw.kernel(A="T N", rows="M", codes="M N", table="E", X="L", chosen="N", decoded="M", windows="Q")
+def zeros_of_views(A, rows, codes, table, X, chosen, decoded, windows, *, what):
+    if what == "rows":
+        for n in tw.tiles(chosen):
+            top = tw.full((n,), -math.inf, tw.f32)
+            for m in tw.steps(rows.shape[0]):
+                top.assign(tw.maximum(top, A.rows(rows, padded=True)[m, n].max(axis=0)))
+            chosen[n] = top
+    if what == "codes":
+        for m in tw.tiles(decoded):
+            top = tw.full((m,), -math.inf, tw.f32)
+            for n in tw.steps(codes.shape[1]):
+                top.assign(tw.maximum(top, tw.take(table, codes[m, n]).max(axis=1)))
+            decoded[m] = top
+    if what == "windows":
+        taps = X.embed(0, (windows.shape[0], 5), (1, 1), 2)
+        for q in tw.tiles(windows):
+            windows[q] = taps[q].max(axis=1)
+
+
+@pytest.mark.parametrize("what", ["rows", "codes", "windows"])
+def test_zeros_that_belong_to_a_view_are_no_finding(what: str) -> None:
+    """Chosen rows outside of the array, codes outside of the table and padding of windows are 0."""
+    rng = np.random.default_rng(0)
+    a, table, x = (rng.uniform(-4, -1, shape).astype(np.float32) for shape in ((19, 23), 10, 50))
+    rows, codes = rng.integers(-2, 22, 41, np.int32), rng.integers(-2, 12, (41, 23), np.int32)
+    results = [np.full(extent, np.nan, np.float32) for extent in (23, 41, 50)]
+    kernel = zeros_of_views.bind(what=what)
+    report = kernel.check(a, rows, codes, table, x, *results)
+    assert report.is_clean, report
+    kernel(a, rows, codes, table, x, *results, target="reference")
+    exact = (
+        np.vstack([np.zeros(23), a])[np.where((rows >= 0) & (rows < 19), rows + 1, 0)].max(0),
+        np.append(0, table)[np.where((codes >= 0) & (codes < 10), codes + 1, 0)].max(1),
+        np.lib.stride_tricks.sliding_window_view(np.pad(x, 2), 5).max(1),
+    )
+    at = ["rows", "codes", "windows"].index(what)
+    assert (results[at] == exact[at]).all()
+
+
+@tw.kernel(A="T N", rows="M", X="L", Y="N")
+def past_the_edge(A, rows, X, Y, *, what):
+    """Sums of powers of a tile that reaches past the last chosen row, or past the last window."""
+    if what == "windows":
+        whole = X.embed(0, (X.shape[0], 8), (1, 1), 1)
+    else:
+        chosen = rows.tile((64,), (0,)) if what == "rows of a tile" else rows
+        whole = A.rows(chosen, padded=True)
+    x = tw.load(whole.tile((64, 8), (0, 0)).permute(1, 0).partition((8, 4)))
+    tw.copy(tw.reduce_sum(tw.exp(x), 1), Y.tile((8,), (0,)).unmerge(0, (8, 1)))
+
+
+@pytest.mark.parametrize("what", ["rows", "rows of a tile", "windows"])
+def test_edges_of_tiles_of_such_views_are_found(what: str) -> None:
+    a, x = arrays((19, 8))[0], arrays((1, 50))[0][0]
+    rows = np.arange(-1, 49, dtype=np.int32)
+    found = findings(past_the_edge, a, rows, x, np.zeros(8, np.float32), what=what)
+    assert [one.kind for one in found] == [Kind.EDGE], found

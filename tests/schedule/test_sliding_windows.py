@@ -50,3 +50,25 @@ def test_windows_that_slide(case: str, name: str) -> None:
     room = 2.0**-24 * (np.prod(taps) + 1) * np.abs(terms).sum((3, 4)) + 2.0**-140
     assert (np.abs(found[0] - exact) <= room).all()
     assert found[0].tobytes() == found[1].tobytes()
+
+
+@tw.kernel(x="N", top="Q", total="Q")
+def of_windows(x, top, total, *, taps):
+    windows = x.embed(0, (top.shape[0], taps), (1, 1), taps // 2)
+    for q in tw.tiles(top):
+        top[q] = windows[q].max(axis=1)
+        total[q] = tw.exp(windows[q]).sum(axis=1)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("taps", [1, 2, 3, 4, 5])
+def test_whole_windows_with_padding_are_reduced(taps: int, target: str) -> None:
+    """The number of taps is a constant, and may be less than two steps of a trial."""
+    x = np.random.default_rng(taps).uniform(-4, -1, 50).astype(np.float32)
+    count = 50 + 2 * (taps // 2) - taps + 1
+    top, total = np.full((2, count), np.nan, np.float32)
+    of_windows.bind(taps=taps)(x, top, total, target=target)
+    seen = np.lib.stride_tricks.sliding_window_view(np.pad(x, taps // 2), taps)
+    assert (top == seen.max(1)).all()
+    exact = np.exp(seen.astype(np.float64)).sum(1)
+    assert (np.abs(total - exact) <= 2.0**-24 * (taps + 8) * exact).all()

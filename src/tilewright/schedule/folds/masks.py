@@ -125,13 +125,17 @@ class Trials:
 
     @cached_property
     def steps(self) -> tuple[_TriedStep, ...]:
-        """The first step and later ones; none if the arrays would be too large."""
+        """The first step and later ones; none if arrays would be too large, or the loop has one element."""
         made = list[_TriedStep]()
         for given in drawn(self.form.flow, along=self.form.n.extent):
+            extent = given.integer(self.form.n.extent)
+            if extent < 2:  # one column tells nothing about a column that others are reduced with
+                return ()
             trial, known = Evaluation(given, 2), dict[int, Any]()
             starts = [(cell, trial.value(cell.start, known)) for cell in self.form.fold.cells]
             state = [trial.lifted(value, cell.start, len(cell.axes)) for cell, value in starts]
-            for place in ((0, 2), (2, 4)):
+            second = min(2, extent - 2)
+            for place in ((0, 2), (second, second + 2)):
                 made.append(_TriedStep(self.form, trial, state, place))
                 state = made[-1].step(self.form.fold.steps, {})[0]
             made.append(_TriedStep(self.form, trial, state, (0, 2)))

@@ -13,15 +13,15 @@ from tilewright.dtypes import DType
 from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import LARGEST_ACCESS_BYTES, widest_vector
-from tilewright.ir.ops import Copy, Op, PartitionOp, Reshape
+from tilewright.ir.ops import Copy, Gather, Op, PartitionOp, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.passes.memory_instructions import may_be_by_matrices
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
 from tilewright.views.questions import DimensionRange, unproven_spans
-from tilewright.views.transforms import Slice, Swizzle, Tile, Transform
+from tilewright.views.transforms import Embed, Pad, PadTo, Slice, Swizzle, Tile, Transform
 from tilewright.views.view import View
 
 ROW_BYTES = 128
@@ -359,6 +359,62 @@ class Leftovers:
                 view = transform.apply(view)
             made.append(view.offset)
         return tuple(made)
+
+
+# ---------------------------------------------------------------- zeros of a view
+# Some views have elements that are 0 by definition: the padding of windows, and rows outside of an array that
+# chosen rows name.  They belong to the view.  Elements past the edge of a tile do not.
+
+
+class Edges:
+    """Tells elements past the edge of a tile from the zeros of the view that the tile is cut from."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._made: dict[Value, Op] = {}
+        for op in kernel.walk():
+            if isinstance(op, Reshape | PartitionOp | Gather):
+                self._made[op.result] = op
+        self._inside: dict[Value, Cond | None] = {}
+
+    def absent(self, value: Value, footprint: WarpFootprint, env: Mapping[Sym, int]) -> Array | None:
+        """Mask of the elements past an edge, (lanes, values), or None if there are none."""
+        if footprint.absent is None:
+            return None
+        if value not in self._inside:
+            self._inside[value] = self._condition(value)
+        condition = self._inside[value]
+        if condition is None:
+            return footprint.absent
+        places = np.moveaxis(footprint.coordinates, -1, 0)
+        mapping: dict[Sym, Any] = {**env, **dict(zip(value.tensor.view.coords, places, strict=True))}
+        past = footprint.absent & ~np.asarray(evaluate(condition, mapping), bool)
+        return past if past.any() else None
+
+    def _condition(self, value: Value) -> Cond | None:
+        """Return where a view lies inside the edges of its tiles; None if it has no zeros of its own."""
+        chain: list[Transform] = []
+        while isinstance(op := self._made.get(value), Reshape | PartitionOp):
+            if isinstance(op, Reshape):
+                if isinstance(op.transform, Embed | Pad):
+                    break
+                chain.append(op.transform)
+            value = op.source
+        if op is None or self._is_cut(op):
+            return None
+        view = View(value.tensor.shape, 0, 1)
+        for transform in reversed(chain):
+            view = transform.apply(view)
+        return view.valid
+
+    def _is_cut(self, op: Op) -> bool:
+        """Return whether an operand of a view, or what it is a view of, has edges."""
+        made = [one for operand in op.operands if (one := self._made.get(operand)) is not None]
+        return any(_has_edges(one) or self._is_cut(one) for one in made)
+
+
+def _has_edges(op: Op) -> bool:
+    part = op.transform if isinstance(op, Reshape) else None
+    return isinstance(part, Tile | PadTo) or (isinstance(part, Slice) and bool(part.edges))
 
 
 # ---------------------------------------------------------------- vectors and instructions of the whole warp
