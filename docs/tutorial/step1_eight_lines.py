@@ -4,8 +4,8 @@
 
 Share of cuBLAS on an H200 (bf16): 1.01 at 4096³.
 
-The kernel below computes C = silu(A Bᵀ + bias), and says nothing else.  It names no threads, no shared
-memory and no tile size.  Read it as NumPy on parts of arrays:
+The kernel below computes C = silu(A Bᵀ + bias).  It names no threads, no shared memory and no tile size.
+Read it as NumPy on parts of arrays:
 
 - `for m, n in tw.tiles(C)` iterates over the tiles of the result.  `m` is a range of rows, `n` a range of
   columns.  The schedule sets their lengths, not the kernel.
@@ -14,13 +14,13 @@ memory and no tile size.  Read it as NumPy on parts of arrays:
 - `acc + bias[n]` broadcasts as in NumPy: it adds the row `bias[n]` to every row of the tile.
 - `C[m, n] = ...` rounds once to the dtype of C, and stores.
 
-The body runs on the first call with a new class of arguments.  Tracing records its operations as a small
-graph: the *flow*.  You can print a flow.  `tw.ir.evaluate` computes it in NumPy, independently of machine and
-tile size.  This program compares the kernel's result with that value.
+The body runs once, on the first call with a new class of arguments.  Tracing records its operations as a
+small graph: the *flow*.  You can print a flow.  `tw.ir.evaluate` computes it in NumPy, independently of
+machine and tile size.  This program compares the kernel's result with the result of `tw.ir.evaluate`.
 
-A second value, a `tw.Schedule`, says how the hardware computes the flow.  The library chooses one for the
-shapes of your arrays and your machine.  The executable that ran has it as `schedule`.  In step 2 you pass a
-schedule yourself.
+A `tw.Schedule` says how the hardware computes the flow.  The library chooses one for the shapes of your
+arrays and your machine.  A launch returns an executable, whose `schedule` is this choice.  In step 2 you pass
+a schedule yourself.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main():
     a, b = (rng.standard_normal((rows, k), np.float32) for rows in (m, n))
     bias, c = rng.standard_normal(n, np.float32), np.full((m, n), np.nan, np.float32)
 
-    # Print the flow: one line for each value, with its dtype and the tile axes that it has.
+    # Print the flow: one line for each value, with its dtype and its axes.
     flow = linear.flow(a, b, bias, c)
     print(tw.ir.print_flow(flow))
 

@@ -4,19 +4,18 @@
 
 Share of cuBLAS on an H200 (bf16): 0.53 at 4096³.
 
-A `tw.Schedule` is one frozen value.  It names the MMA instruction, the tile, the number of warps that share
-the tile, the number of stages of A and B in shared memory, the way they are loaded, and the way the result is
-stored.  `kernel.bind(schedule=...)` replaces the library's choice by yours.
+A `tw.Schedule` is an immutable object.  It names the MMA instruction, the tile, the number of warps that
+share the tile, the number of stages of A and B in shared memory, the way they are loaded, and the way the
+result is stored.  `kernel.bind(schedule=...)` replaces the library's choice by yours.
 
 The eight lines become three texts on their way to the machine.  This program prints them in turn:
 
 1. The *flow* is the computation alone (step 1).
 2. The *explicit kernel* is the flow under the schedule: tensors in shared memory, copies, barriers, the loop,
-   multiplies.  It is an ordinary kernel of the explicit language, which step 3 writes by hand.  It therefore
-   has all that hand-written kernels have: it prints and reads back, the verifier checks it, and it runs under
-   the hazard checker, thread by thread.
-3. The *CUDA C++* is the explicit kernel, printed for the compiler.  Every comment in it names the author's
-   line that an operation comes from, and the schedule field that made it.
+   multiplies.  Step 3 writes such a kernel by hand.  You can do the same with both: print the kernel, parse
+   it back, verify it, and run it under the hazard checker, thread by thread.
+3. The *CUDA C++* is the explicit kernel, printed for the compiler.  Its comments name, for each operation,
+   your line and the schedule field that it comes from.
 
 A schedule may be illegal for a kernel, its arrays or a machine.  The library then refuses it before compiling
 anything, and reports every reason at once with the nearest legal choice for each.

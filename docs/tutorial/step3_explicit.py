@@ -20,9 +20,8 @@ Each iteration has two barriers.  The first keeps threads from multiplying a til
 second keeps threads from overwriting a tile while others still multiply it.  Leave one out, and
 `kernel.check` names the tensor, both accesses and the line where the barrier belongs.
 
-With `sync="auto"` the library places the barriers: the smallest number that orders the accesses.  The second
-kernel is the first without its barriers.  This program asserts that the library places as many as the first
-kernel has.
+With `sync="auto"` the library places the barriers: as few as order all accesses.  The second kernel is the
+first without its barriers.  This program asserts that the library places two barriers there, too.
 
 This kernel is slow because it never overlaps copies with multiplications.  Step 4 overlaps them.
 """

@@ -14,8 +14,8 @@ copied data visible to all threads.  The number n is easily off by one, and the 
 most of the time.  With `sync="auto"` the library places all three; `tilewright inspect --passes` lists them
 with the reasons.
 
-The kernel fills the ring before the loop.  The last iterations load tiles beyond the end of K, which are all
-zeros and which no iteration multiplies; they cost little.
+The kernel fills the ring before the loop.  The last iterations load tiles beyond the end of K.  These tiles
+are all zeros, and no iteration multiplies them.  Loading them costs little.
 
 The eight lines of step 2, under `staging="cp_async"`, become this kernel: this program asserts that both
 have the same groups, waits and barriers.

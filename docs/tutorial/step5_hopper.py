@@ -18,11 +18,11 @@ engines busy, warps have different roles:
 
 `empty` and `full` are arrays of barriers with phases.  A wait names the parity of the phase that it waits
 for.  Most bugs of these kernels are in the arithmetic on stage and parity, which this kernel spells out.  The
-checker runs it, with TMA and the matrix unit as separate agents.  It reports the line of a wrong parity, a
-missing arrival or a stage that is refilled too early, without a GPU.
+checker runs it without a GPU, with TMA and the matrix unit as separate agents.  It reports the line of a
+wrong parity, a missing arrival or a stage that is refilled too early.
 
-The eight lines of the first step, under the schedule below, become this kernel, operation for operation.
-`examples/03_hopper_gemm.py` is the same for all dtypes.
+The eight lines of step 2, under the schedule below, become this kernel: this program asserts that both have
+the same operations.  `examples/03_hopper_gemm.py` is the same kernel for all dtypes that `wgmma` multiplies.
 """
 
 from __future__ import annotations
