@@ -36,13 +36,14 @@ the whole text of an operation; [coverage.txt](../tests/targets/golden/coverage.
   page does not mark `sm_90a`.
 - `cpu` executes everything that has no entry in the column "on `cpu`, write instead". It moves complex
   numbers, but does not compute with them.
-- `hip` compiles for AMD GPUs everything that does not run asynchronously, and launches if it finds ROCm. No
-  AMD hardware has run it.
+- `hip` compiles everything outside `tw.hopper` for AMD GPUs, with the MMA instructions of the last table. It
+  launches kernels if it finds ROCm. No AMD hardware has run it.
 """
 
 SECTIONS = {
-    "Trying kernels": ("checking", "functions", "tune", "runtime.gpu_memory", "report"),
-    "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
+    "Verifying and timing kernels": ("checking", "functions", "tune", "runtime.gpu_memory", "report"),
+    "Kernels and arrays": ("runtime", "packing", "lang.specs", "targets.reference.report"),
+    "Operations on arrays": ("ops",),
     "Dataflow kernels": ("lang.dataflow", "schedule"),
     "The grid, control flow, and integers of the kernel": (
         "lang.launch",
@@ -78,11 +79,11 @@ NAMES = [
 """All public names, as written after ``tw.``."""
 
 CONSTANTS = {
-    "NF4": "| 4 | the 16 numbers of NF4, by codes of `tw.u4`: a table of `tw.take` and `tw.scaled_mm` |"
+    "NF4": "| 4 | the 16 numbers of NF4, as a table for `tw.take` and `tw.scaled_mm`; codes are `tw.u4` |"
 }
 """Public constants, as rows of the table of dtypes."""
 
-BESIDE = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
+ASYNCHRONOUS = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 
 
 def page() -> str:
@@ -110,25 +111,25 @@ def _within(home: str, file: str) -> bool:
     return home == file or home.startswith(f"{file}.")
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
 def _table(names: list[str]) -> Iterator[str]:
-    beside = any(_last(name) in BESIDE for name in names)
-    yield "| Name | What it does |" + (" on `cuda` | on `cpu`, write instead |" if beside else "")
-    yield "|---|---|" + ("---|---|" if beside else "")
+    is_asynchronous = any(_last_part(name) in ASYNCHRONOUS for name in names)
+    yield "| Name | What it does |" + (" on `cuda` | on `cpu`, write instead |" if is_asynchronous else "")
+    yield "|---|---|" + ("---|---|" if is_asynchronous else "")
     for name in names:
-        row = f"| `tw.{name}` | {_said(attrgetter(name)(tw))} |"
-        if beside:
-            last = _last(name)
+        row = f"| `tw.{name}` | {_first_line(attrgetter(name)(tw))} |"
+        if is_asynchronous:
+            last = _last_part(name)
             arch = "`sm_90a`" if last in SINCE_SM_90 else "yes"
             arch = "" if inspect.isclass(attrgetter(name)(tw)) else arch
-            row += f" {arch} | {INSTEAD.get(last, 'tw.barrier') if last in BESIDE else ''} |"
+            row += f" {arch} | {INSTEAD.get(last, 'tw.barrier') if last in ASYNCHRONOUS else ''} |"
         yield row
 
 
-def _said(found: object) -> str:
+def _first_line(found: object) -> str:
     """Return the first line of a docstring, for a cell of a table."""
     line = (inspect.getdoc(found) or "").partition("\n")[0]
     return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")  # otherwise it would be a link
@@ -143,7 +144,7 @@ def _dtypes() -> Iterator[str]:
             kind = f"complex, of two {dtype.component}" if dtype.components > 1 else dtype.kind
             yield f"| `tw.{name}` | {dtype.bits} | {kind} |"
     yield ""
-    yield f"Their class is `tw.DType`. `tw.dtype(name)`: {_said(tw.dtype)}"
+    yield f"Their class is `tw.DType`. `tw.dtype(name)`: {_first_line(tw.dtype)}"
 
 
 def _atoms() -> Iterator[str]:

@@ -480,7 +480,7 @@ class Departure:
 @layouts.made("the flow of a compiled kernel, kernel.compile(...).flow, is one")
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """The computation of a dataflow kernel; flows with equal values are equal, whatever their names.
+    """The computation of a dataflow kernel; two flows are equal if their values are, whatever their names.
 
     Args:
         name: name of the kernel.

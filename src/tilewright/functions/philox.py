@@ -124,7 +124,7 @@ unsigned four_at_least(unsigned long long index, unsigned long long seed, unsign
 
 @launches
 def philox(index: Any, seed: Any, offset: Any = 0) -> Array:
-    """32 random bits for each index, equal to those of `tw.random_bits`: the reference of dropout.
+    """Compute with NumPy the 32 random bits for each index that `tw.random_bits` computes in a kernel.
 
     Args:
         index: integers, not negative.

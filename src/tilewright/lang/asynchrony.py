@@ -27,7 +27,7 @@ def tma_load(
     multicast: int | Sequence[int] = (),
     readers: Index = 0,
 ) -> None:
-    """``target = source``, a box of a tensor parameter to shared memory, by TMA in the background.
+    """Copy a box of a tensor parameter to shared memory, by TMA in the background: ``target = source``.
 
     Elements outside the tensor become 0.  The bytes of the box count for the barrier's current phase.
 
@@ -79,7 +79,7 @@ def tma_load(
 
 @verb
 def tma_store(source: Tensor, target: Tensor, *, reduction: str | None = None) -> None:
-    """``target = source``, a tile in shared memory to a box of a tensor, by TMA in the background.
+    """Copy a tile in shared memory to a box of a tensor, by TMA in the background: ``target = source``.
 
     Args:
         source: a tile in shared memory, in rows of 128 bytes under ``swizzle=128``.

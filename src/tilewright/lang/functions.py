@@ -214,7 +214,7 @@ def cos(x: Fragment | Tile | Number | Scalar) -> Any:
 
 @verb
 def log2(x: Fragment | Tile | Number | Scalar) -> Any:
-    """The logarithm to base 2; `floor` of it is the exponent.
+    """The logarithm to base 2; its `floor` is the exponent of x.
 
     Example:
         >>> import numpy as np

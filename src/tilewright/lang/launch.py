@@ -181,7 +181,7 @@ def launcher_memory(
 
 @verb
 def derived(value: Index) -> Index:
-    """An integer over the kernel's sizes that the launcher computes once and passes to the kernel.
+    """An integer that the launcher computes once from the kernel's sizes, and passes to the kernel.
 
     Example:
         >>> import numpy as np

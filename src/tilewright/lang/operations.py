@@ -403,7 +403,7 @@ def copy_async(
     access_order: Sequence[int] | None = None,
     other: float = 0,
 ) -> None:
-    """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier.
+    """Start a copy from global to shared memory; `async_wait` completes it, a barrier shows it to others.
 
     Arguments are those of `copy`.  Elements outside the source's array read as 0; any ``other`` is refused.
 

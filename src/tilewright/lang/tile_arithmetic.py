@@ -267,7 +267,7 @@ def redistribute(
 
 @verb
 def coordinates(like: Fragment | Distribution, dim: int) -> Fragment:
-    """``y[i, j] = i`` for ``dim=0``, ``j`` for ``dim=1``, in i32: for masks, with a tile's origin added.
+    """``y[i, j] = i`` for ``dim=0``, ``j`` for ``dim=1``, in i32; for masks, add the origin of the tile.
 
     Args:
         like: a fragment, or a distribution.

@@ -60,7 +60,7 @@ class Drawable:
 @layouts
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Layout(Drawable):
-    """``offset(c) = sum(c_i * stride_i)``, nested.
+    """A map from nested coordinates to offsets: ``offset(c) = sum(c_i * stride_i)``.
 
     Args:
         shape: an extent, or a nested tuple of extents; integers or symbolic integers.

@@ -153,7 +153,7 @@ def gated_matmul(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """``out = activation(a @ b) * (a @ c)``, element by element: a gated layer, as SwiGLU, in one kernel.
+    """``out = activation(a @ b) * (a @ c)``, element by element: a gated layer such as SwiGLU in one kernel.
 
     With all terms it is ``out = dropout(activation(scale_a * (a @ b) * scale_b + bias_b) * (scale_a * (a @ c)
     * scale_c + bias_c) * multiply) + residual``.  The kernel loads each tile of ``a`` once for both products,

@@ -510,7 +510,7 @@ def kernel_report(
     measure: bool = True,
     **named: Any,
 ) -> KernelReport:
-    """Collect everything that the library knows of a kernel: the page of ``tilewright report``, from Python.
+    """Collect everything that the library knows about a kernel, as ``tilewright report`` does.
 
     The page has the author's lines, the graph, the schedule and the reason for it, the kernel after each
     pass, the thread that holds each element, the pipeline, machine code, the checker's verdict, and the time.

@@ -126,7 +126,7 @@ def compare_algebra(
     arch: str | None = None,
     **named: Any,
 ) -> AlgebraComparison:
-    """Compare two kernels as polynomials of their arrays, by their `residues`.
+    """Compare the polynomials that two kernels compute of their arrays, by their `residues`.
 
     Args:
         one: a kernel.

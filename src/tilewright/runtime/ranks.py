@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @launches
 def launch(kernel: Kernel | Bound, *arguments: Any, **named: Any) -> Step:
-    """A launch of a kernel as a step of a rank; see `ranks`.
+    """A step of a rank that launches a kernel; see `ranks`.
 
     Args:
         kernel: the kernel.
@@ -67,7 +67,7 @@ def launch(kernel: Kernel | Bound, *arguments: Any, **named: Any) -> Step:
 
 @launches
 def send(source: Any, target: Any, counter: Any = None, value: int = 1) -> Step:
-    """A copy by a copy engine as a step of a rank: ``target = source``, then ``counter = value``.
+    """A step of a rank in which a copy engine does ``target = source``, then ``counter = value``.
 
     The counter is written with release at the scope of the system: a wait for it, of scope ``"system"``,
     comes after the copy.  `cuMemcpyAsync` and `cuStreamWriteValue32` in one stream do the same.
@@ -111,7 +111,7 @@ def send(source: Any, target: Any, counter: Any = None, value: int = 1) -> Step:
 
 @launches
 def post(counter: Any, value: int) -> Step:
-    """Set a counter as a step of a rank, after the earlier steps of its stream; see `send`.
+    """A step of a rank that sets a counter, after the earlier steps of its stream; see `send`.
 
     Args:
         counter: an array of one u32.
@@ -133,7 +133,7 @@ def post(counter: Any, value: int) -> Step:
 
 @launches
 def hold(counter: Any, value: int) -> Step:
-    """Wait as a step of a rank until ``counter >= value``; later steps of its stream come after the signals.
+    """A step of a rank that waits until ``counter >= value``; later steps of its stream follow it.
 
     Args:
         counter: an array of one u32.
@@ -157,7 +157,7 @@ def hold(counter: Any, value: int) -> Step:
 
 @launches
 def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksReport:
-    """Run the steps of several ranks in this process, in place, under the hazard checker, and report.
+    """Run the steps of several ranks in this process under the hazard checker; return its report.
 
     Each rank has its own arrays, and kernels may take arrays of other ranks: for instance one array whose
     first dimension is the rank.  Steps of one stream run in order.  Everything else runs concurrently, and

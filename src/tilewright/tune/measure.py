@@ -204,7 +204,7 @@ def measure(
 
 @launches
 def do_bench(call: Callable[..., Any], target: str) -> float:
-    """Milliseconds of one call: the median of a few calls after a warm-up, for interactive use.
+    """Return the milliseconds of one call: the median of a few calls after a warm-up.
 
     Args:
         call: the callable to time, without arguments.

@@ -51,7 +51,7 @@ class ProgramArguments(argparse.Namespace):
 def parse_args(
     about: str, shapes: Shapes, small: Shapes, extents: str = "", *, picture: bool = False
 ) -> ProgramArguments:
-    """The arguments of a program that runs kernels: ``[--small] [--target …] [verify init time [M N K]]``.
+    """Parse the command line of a program for kernels: ``[--small] [--target …] [verify init time [M N K]]``.
 
     Args:
         about: what the program does; the first line is shown.

@@ -518,7 +518,7 @@ def positions(span: Any, axis: int = -1) -> Tile:
 
 @verb
 def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) -> None:
-    """The shards of an array arrive while the kernel runs; each tile waits for its own before it loads them.
+    """Declare that shards of an array arrive while the kernel runs: each tile waits for the shards it loads.
 
     ``array`` consists of ``R = counters.shape[0]`` shards: equal runs of ``ceil(array.shape[0] / R)`` indices
     of its first dimension, the last ones shorter or empty.  Shard ``r`` is there once ``counters[r]`` is
@@ -655,7 +655,7 @@ def _fit(call: str, made: Any) -> Any:
 
 @verb
 def alias(span: Any) -> SpanIndex:
-    """``i = tw.alias(n)``: a second name of a step, whose elements are then rows and columns of a tile.
+    """``i = tw.alias(n)``: a second span over a step, so that a tile has its elements as rows and as columns.
 
     In a loop over ``n``, ``Q[i] @ K[n].T`` has a score for each two elements of the step.  A loop may store
     the rows of its step, ``O[i, e] = ...``, from what it has carried so far.  What it stores must not depend

@@ -283,7 +283,7 @@ def _bounded(begin: Any, end: Any) -> Groups:
 
 @verb
 def zeros(along: Any = (), dtype: DType | str | None = None, *, precision: str = EXACT) -> Accumulator:
-    """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`; in the order of `numpy.zeros`.
+    """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`; arguments as of `numpy.zeros`.
 
     Args:
         along: the spans of its axes, in place of NumPy's shape, or the extents of whole dimensions, as in
@@ -327,7 +327,7 @@ def zeros(along: Any = (), dtype: DType | str | None = None, *, precision: str =
 
 @verb
 def full(along: Any, value: Any, dtype: DType | str | None = None) -> Accumulator:
-    """An accumulator with a given initial value, in the order of `numpy.full`; see `zeros`.
+    """An accumulator with an initial value; arguments in the order of `numpy.full`; see `zeros`.
 
     Args:
         along: the spans of its axes, in place of NumPy's shape; ``()`` if the products decide.

@@ -275,7 +275,7 @@ def lifted(flow: TileRecorder, tile: Tile, place: int, rank: int) -> Tile:
 
 @verb
 def softmax(x: Tile, axis: int = -1) -> Any:
-    """``y[m, n] = exp(x[m, n]) / sum_n exp(x[m, n])``, without overflow; 0 along a row of ``-inf`` alone.
+    """``y[m, n] = exp(x[m, n]) / sum_n exp(x[m, n])``, without overflow; 0 if a whole row is ``-inf``.
 
     The row may be a whole dimension that is never stored, as in ``softmax(Q[m] @ K.T) @ V``: a schedule then
     computes it in one loop over steps of the row, which carries the maximum and the sums so far.
