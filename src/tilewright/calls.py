@@ -306,9 +306,9 @@ class Calls:
     """Decorator that makes functions and classes check their arguments.
 
     Args:
-        refuse: makes the error of a message.
+        refuse: returns the error to raise for a message.
         before: called first, for example to require that a kernel is being traced.
-        misfit: makes the error of unknown or missing arguments.
+        misfit: returns the error to raise for unknown or missing arguments.
     """
 
     def __init__(

@@ -163,10 +163,10 @@ def subjects(
 
     Args:
         operation: one of `OPERATIONS`, or a kernel of a file.
-        given: for gemm, as of `products`; of operations the arguments before their arrays.
+        given: for gemm, as in `products`; for an operation, the arguments before its arrays.
         shapes: arrays of a kernel or an operation; see `read_arrays`.
         constants: ``NAME=EXPRESSION`` for constants and numbers.
-        defaults: as of `products`, like the following.
+        defaults: as in `products`.
         target: the target that computes them.
         example: a correct command, for messages.
 
@@ -296,7 +296,7 @@ class ProgressBar:
 
 @contextlib.contextmanager
 def read_clocks(target: str) -> Iterator[Readings | None]:
-    """Read the clocks and the power of a target's device meanwhile; None for a target without a device."""
+    """Record clocks and power of a target's device in this context; yield None if it has no device."""
     if driver_for(target) is None:
         yield None
         return

@@ -378,7 +378,7 @@ class Evaluation:
         return stop - start
 
     def held(self, axes: Sequence[Axis]) -> tuple[int, ...]:
-        """Return the extents of a value held in memory as a whole.
+        """Return the extents of a value that is kept in memory as a whole.
 
         Raises:
             LaunchError: the value has too many elements, or a negative extent.

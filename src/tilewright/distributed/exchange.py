@@ -555,15 +555,15 @@ class SlotUse:
     slot_bytes: int
 
     def data(self, rank: int, offset: int = 0) -> PeerByte:
-        """A byte of the slot."""
+        """Return the address of a byte of the slot."""
         return PeerByte(rank, COUNTERS_BYTES + self.slot * self.slot_bytes + offset)
 
     def ready(self, rank: int, index: int) -> PeerByte:
-        """The counter of a piece in the memory of a rank."""
+        """Return the address of the counter of a piece, in the memory of a rank."""
         return PeerByte(rank, 4 * (self.slot * 2 * MOST_COUNTERS + index))
 
     def free(self, rank: int, peer: int) -> PeerByte:
-        """The counter of a rank for the last call in which a peer read its own slot."""
+        """Return the address of a counter of a rank: the last call in which a peer read its own slot."""
         return PeerByte(rank, 4 * ((self.slot * 2 + 1) * MOST_COUNTERS + peer))
 
     def sent(self, index: int) -> PeerByte:

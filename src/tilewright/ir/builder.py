@@ -49,7 +49,7 @@ class Names:
         return self.unique(wanted, own=True)
 
     def unique(self, wanted: str, own: bool = False) -> str:
-        """Return ``wanted``, ``wanted_1``, ``wanted_2`` ...; only the author gets a reserved name."""
+        """Return the first free name of ``wanted``, ``wanted_1``, ...; ``own`` allows a reserved name."""
         if is_reserved(wanted):
             wanted = f"{''.join(c for c in wanted if c.isascii()).lstrip('0123456789')}_"
         name, count = wanted, 0

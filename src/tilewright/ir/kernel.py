@@ -272,7 +272,7 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
 
 
 def passed_params(kernel: Kernel) -> tuple[Param, ...]:
-    """Return the parameters in launch order, without arrays used only by TMA and sizes used only by these."""
+    """Return the parameters that a launch passes: not arrays that only TMA uses, nor the sizes of those."""
     if not kernel.tensor_maps:
         return kernel.params
     mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}

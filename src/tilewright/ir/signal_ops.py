@@ -54,10 +54,10 @@ class Signal(Op):
 
 @dataclass(frozen=True)
 class Ticket(Op):
-    """``target = counter; counter += 1`` by the first thread, atomically; ``of`` as in `Signal`.
+    """``target = counter; counter += 1`` by the first thread, atomically.
 
-    It also signals, as `Signal` does.  The last of ``of`` tickets is ordered after all other tickets and
-    signals.
+    A ticket is also a signal; ``of`` is as in `Signal`.  The last of ``of`` tickets is ordered after all
+    other tickets and signals.
     """
 
     name = "ticket"

@@ -19,7 +19,7 @@ from tilewright.ops.attending.problem import MOST_OF_GRADIENTS
 
 
 class AttentionOptions(NamedTuple):
-    """The arguments of attention that are no arrays."""
+    """The arguments of attention other than arrays."""
 
     causal: bool
     diagonal: int

@@ -149,7 +149,7 @@ def _compared(compare: Callable[[Int, Int], Cond]) -> Callable[[Any, Any], Condi
 
 
 def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Combine a kernel integer and a number to a number in f32; computed in f64, rounded once."""
+    """Apply an operator to a kernel integer and a number: compute in f64, and round once to f32."""
     made = [
         Collective._of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
     ]

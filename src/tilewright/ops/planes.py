@@ -84,7 +84,7 @@ SOURCE_ARRAYS, PLANE_ARRAYS = ("re", "im"), ("first", "second", "both")
 
 
 def sources_of(kept: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the suffixes of the arrays that the kernel reads for some planes."""
+    """Return the suffixes of the arrays that a kernel reads to write planes."""
     return REAL if kept == REAL else PLANES[:2]
 
 

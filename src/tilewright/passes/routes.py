@@ -274,8 +274,8 @@ def _index(loop: For, start: Int, stop: Int, at: int, turns: LoopPosition, is_ou
 def may_hold(conditions: Iterable[Cond]) -> bool:
     """Return whether conditions can hold together.
 
-    The answer is True for a condition on integers in memory, which may change in between, and for a condition
-    on a symbol without a short period.
+    A condition on integers in memory counts as true, because they may change between two reads.  So does a
+    condition on a symbol without a short period.
 
     Example:
         >>> from tilewright.symbolic.expr import equal

@@ -553,7 +553,7 @@ def runs_here(target: str, arch: str | None) -> bool:
 
 
 def _known(section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return a section, or the reason why it is missing here."""
+    """Return a section, or the error that explains why this machine has none."""
     try:
         return section()
     except TilewrightError as error:

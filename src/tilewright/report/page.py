@@ -225,7 +225,7 @@ class _Page:
         )
 
     def passes(self, section: Sequence[Record]) -> Iterator[str]:
-        """Yield the kernel after each pass, as differences, and the first and the last one whole."""
+        """Yield the kernel after each pass: the first and the last whole, the others as differences."""
         yield (
             '<p class="about">The explicit kernel. On the right of a line stands the field of the schedule '
             "that made it.</p>"

@@ -63,8 +63,8 @@ class AmdToolchain(Toolchain):
         name: ``"rocm"``, ``"clang"``, ``"zig"`` or ``"comgr"``.
         version: as the compiler reports it.
         compiler: the command that compiles and assembles; empty if ``library`` is set.
-        linker: the command that links; empty without one, and then no code object can be made.
-        library: the path of the library that does all of it; empty if commands do.
+        linker: the command that links; if empty, no code object can be made.
+        library: the path of a library that compiles, assembles and links; empty if commands do this.
     """
 
     library: str = ""

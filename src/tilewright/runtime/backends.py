@@ -82,7 +82,7 @@ def arch_named(target: str | None, arch: str | None) -> Arch:
 
 
 def processors_of(target: str | None, arch: Arch) -> int:
-    """Return the number of this machine's processors, or 0 if it has another architecture."""
+    """Return the number of a target's processors on this machine; 0 if it has another architecture."""
     if target is None:
         return 0
     backend = backend_named(target)

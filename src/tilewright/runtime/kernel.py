@@ -220,7 +220,7 @@ class Bound(BoundChecks):
         return self
 
     def forget(self, executable: Executable | None = None) -> None:
-        """Drop an executable and its launches, or all of them; later calls make them again."""
+        """Drop an executable and its launches, by default all; later calls build them again."""
         self._builds.forget(executable)
         self._plans.forget(executable)
         self._last = (None, None, [])

@@ -283,7 +283,7 @@ def _in_rows(made: RecordedFlow) -> RecordedFlow | None:
 
 
 def _classes(request: TraceRequest) -> dict[str, TensorSpec]:
-    """Return the wider classes of arrays that share a flow."""
+    """Return a coarser class of each array; calls with the same coarse classes share a flow."""
     return {name: coarse(spec, request.arch) for name, spec in request.specs.items()}
 
 

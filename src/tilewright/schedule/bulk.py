@@ -195,7 +195,7 @@ class Producer(Agent):
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """Open the role of the copying warps: alone, or among four that release most registers."""
+        """Open the role of the copying warps; with a register budget, four warps release most registers."""
         budget = self.ring.schedule.registers
         outer = role(warps=COPYING_WARPS, registers=COPYING_REGISTERS) if budget else nullcontext()
         with outer:

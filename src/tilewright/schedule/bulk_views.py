@@ -168,7 +168,7 @@ def _against_boxes(
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Discard operations that are recorded in this block, so that a check leaves none in the kernel."""
+    """Discard the operations that this context records, so that a check adds none to the kernel."""
     tracer = current()
     kept, tracer.builder = tracer.builder, Builder()
     try:

@@ -599,13 +599,13 @@ def at_zero(node: Node) -> Array:
 
 
 def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: Places) -> Tensor:
-    """A view with the wanted dimensions in their order, at one index of the others.
+    """Return a view with the wanted dimensions in their order, at one index along each other dimension.
 
     Args:
         tensor: the array.
         at: the span of each of its dimensions.
         wanted: spans of the view.
-        places: the index along each of the others, and the range along wanted ones.
+        places: the index along each other dimension, and, if any, the range along a wanted one.
     """
     if any(span in places for span in at):
         tensor = tensor[tuple(places.get(span, slice(None)) for span in at)]

@@ -127,7 +127,7 @@ class ScheduleFacts:
         return tuple(side.tile for side in self.sides)
 
     def box_rows(self, side: OperandSide) -> int:
-        """Rows of the boxes of an operand that is contiguous along K."""
+        """Rows of the box of a bulk copy, for an operand that is contiguous along K."""
         rows = max(side.sharing, 1) * side.rows // self.parts(side)
         return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
 

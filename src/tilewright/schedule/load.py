@@ -134,7 +134,7 @@ class Load:
 
     @property
     def read_parts(self) -> int:
-        """Parts that the last block of a tile adds up; two rounds add up many parts."""
+        """Number of partial sums that the last block of a tile reads; many are added in two rounds."""
         return self.parts if self.parts <= FAN else FAN + -(-self.parts // FAN)
 
     @property

@@ -288,7 +288,7 @@ def against_unknown_tiles(facts: ScheduleFacts, what: str, near: str, batches: s
 
 
 class TilePartition(Partition):
-    """The base of partitions of one problem.
+    """Base class of the partitions of a single problem.
 
     Args:
         problem: the extents of the computation.
@@ -396,7 +396,7 @@ class TilePartition(Partition):
         return begin, let(self.problem.at_least(natural(ceil_div(end, depth) - begin)))
 
     def _of_group(self, work: Work) -> Work:
-        """A tile by its number among those of all groups, or with the steps of its group."""
+        """Return a tile with its place in its group: the group's rows or columns, or its range of K."""
         groups = self.problem.groups
         if self.problem.along_k is not None:
             bounds, number = self.problem.along_k
@@ -516,7 +516,7 @@ class DataParallel(TilePartition):
         return self._turned(unflattened(batch_index(self.problem.batches), extents)) if extents else ()
 
     def _part(self, index: Index, axis: int) -> Index | None:
-        """The number of this block's part of K; neighbouring blocks compute the parts of a tile.
+        """Return this block's part of K; None without split K. Neighbouring blocks sum the parts of a tile.
 
         Args:
             index: the block's index along the axis of the grid that has the parts.

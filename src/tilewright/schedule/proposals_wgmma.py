@@ -463,7 +463,7 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
 
 
 def _of_one_wave(question: Question) -> Iterator[Candidate]:
-    """Forms whose tiles are just narrow enough that all of them run at once, alone and in clusters of two.
+    """Candidates with the narrowest tiles that all run at once, alone and in clusters of two.
 
     Args:
         question: the problem, whose operands ``wgmma`` takes.

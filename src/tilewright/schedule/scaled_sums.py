@@ -70,7 +70,7 @@ class ScaleSource:
 
     @property
     def part(self) -> ArrayPart:
-        """The part of an array that holds them."""
+        """The array that holds the scales, or the part of it."""
         return self.scale.part
 
 

@@ -453,7 +453,7 @@ class NeededTiles:
         Args:
             tile: rows and columns of a tile.
             tiles: number of tiles along the rows and the columns.
-            band: rows of tiles in a band, and whether they are columns.
+            band: number of rows of tiles in a band; if true, bands consist of columns instead.
         """
         (rows, columns), (high, wide), side = tiles, tile, square(tile)
         assert side, "the rules refuse other tiles"

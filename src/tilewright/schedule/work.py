@@ -30,15 +30,15 @@ MOST_GROUPS_LOG2 = 31
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a tile's K.
+    """A part of the steps along K of a tile.
 
     Args:
         begin: its first step along K.
         tile: number of the tile, among the tiles whose K is split.
         part: its number among the parts of the tile.
-        parts: parts of the tile.
-        slot: part -> its place among all parts of all tiles.
-        end: the first k after it; None if it is not needed.
+        parts: number of parts of the tile.
+        slot: maps the number of a part to its place among the parts of all tiles.
+        end: the first k after it; None if the block does not need it.
     """
 
     begin: Index = 0

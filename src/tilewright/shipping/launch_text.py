@@ -156,7 +156,7 @@ class Exported:
 
     @property
     def demands(self) -> int:
-        """How much its class asks of arrays: factors of 2 in divisors and alignments, and narrow offsets."""
+        """Count what the class demands: factors of 2 in divisors and alignments, narrow offsets, and so on."""
         found = 0
         for spec in self.specs.values():
             divisors = (*spec.extent_divisors, *spec.stride_divisors, spec.align)

@@ -53,10 +53,10 @@ class MatrixCoreRow:
     Args:
         a: dtype of A and B.
         c: dtype of the sums.
-        side: the number of rows, and of columns.
+        side: rows of C, and also its columns.
         k: the depth.
         feature: the feature that the architecture must have.
-        run: consecutive rows of C in a lane's registers, before the rows of the next lanes.
+        run: number of consecutive rows of C that a lane holds; the next rows are in the next lanes.
     """
 
     a: DType

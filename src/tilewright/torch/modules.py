@@ -432,7 +432,7 @@ OBSERVERS = (*HOOKS, "_backward_hooks", "_backward_pre_hooks")
 
 
 def _product(layer: Any, x: torch.Tensor, **terms: Any) -> torch.Tensor:
-    """The product of one of `PRODUCTS`, with an activation, and a factor after it."""
+    """Multiply ``x`` by the weight of a layer of `PRODUCTS`; ``terms`` are more arguments of `matmul`."""
     if isinstance(layer, QuantizedLinear):
         return layer.product(x, **terms)
     precision = getattr(layer, "precision", "exact")

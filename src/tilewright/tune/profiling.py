@@ -38,7 +38,7 @@ class ProfileRow:
 
     @property
     def splits(self) -> str:
-        """Number of parts of K, and the schedule's word (``"auto"`` or ``"stream"``) if it is no number."""
+        """Number of parts of K; followed by ``"auto"`` or ``"stream"`` if the schedule says so."""
         said = self.candidate.schedule.split_k
         return f"{self.parts} ({said})" if isinstance(said, str) else str(self.parts)
 

@@ -253,7 +253,7 @@ class SubjectArrays:
         return np.lib.stride_tricks.as_strided(array, one.shape, strides)
 
     def _integers(self, rng: np.random.Generator) -> dict[str, Array]:
-        """Draw the bounds of groups, which ascend, and numbers of rows that exist."""
+        """Draw legal integers: ascending bounds of groups, and indices of existing rows."""
         subject, flow, found = self.subject, self.subject.flow, dict[str, Array]()
         if flow is None:
             return found

@@ -175,7 +175,7 @@ def draw_ranks(report: RanksReport, costs: Costs | None = None) -> Picture:
         costs: rates of links, multiplies and memory; default: those of `Costs`.
 
     Raises:
-        LaunchError: the waits never end with so few blocks at once.
+        LaunchError: blocks wait for ever, because too few of them run at once.
 
     Example:
         >>> import numpy as np

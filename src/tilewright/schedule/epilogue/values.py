@@ -97,7 +97,7 @@ class Views:
         return tile.unmerge(0, (length, 1) if wanted == [form.m] else (1, length))
 
     def number(self, node: Integer) -> Any:
-        """An integer of the flow, as a number."""
+        """Return an integer of the flow as a number of the node's dtype."""
         known = self.integer(node.value)
         return of_integer(known.expr, node.dtype) if isinstance(known, Scalar) else known
 

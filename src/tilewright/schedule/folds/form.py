@@ -554,7 +554,7 @@ def is_computed(node: Node) -> bool:
 
 
 def _state(form: FoldForm) -> None:
-    """Such a loop carries values along one whole dimension, or along it and the columns of the result."""
+    """Check that the loop carries values along a whole dimension, or along it and columns of the result."""
     legal = ((form.m,), *((form.m, e) for e in form.columns))
     for cell in form.fold.cells:
         if cell.axes not in legal:

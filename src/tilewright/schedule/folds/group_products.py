@@ -158,13 +158,13 @@ class GroupPlace(StepPlace):
 
 
 class GroupValues(TileValues):
-    """The values of a step, whose rows lie in shared memory if a ring brings them.
+    """The values of a step.  If a ring loads an array of one dimension, they read it from shared memory.
 
     Args:
         place: the step.
-        known: values that exist already, by the `id` of their nodes.
-        rows: the ring of the rows of a step, or None.
-        stage: its stage.
+        known: values that are computed already, by the `id` of their nodes.
+        rows: the ring of arrays of one dimension, or None.
+        stage: the ring's stage of the step.
     """
 
     def __init__(

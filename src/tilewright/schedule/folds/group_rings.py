@@ -171,7 +171,7 @@ class CopyRing:
         self.empty = mbarrier(stages, arrivals=readers)
 
     def place(self, number: Index) -> tuple[Index, Index]:
-        """The stage of a step, counted from the first step of the block, and the parity of its turn."""
+        """Return the stage and the phase's parity of step ``number``, counted from the block's first step."""
         return let(number % self.stages), let(number // self.stages % 2)
 
     def begin(self) -> None:
@@ -189,7 +189,7 @@ class CopyRing:
 
 
 class RowRing(CopyRing):
-    """Rows of a step in shared memory, one of each array that bulk copies can load.
+    """A ring of arrays of one dimension in shared memory, a row of each array for each step.
 
     Args:
         block: the block.

@@ -50,10 +50,10 @@ def against_kept(form: FoldForm) -> str:
 
 
 class ExchangedStates(MergedStates):
-    """The cells of every part are written; each block waits for those of its row, and merges all of them.
+    """Merging states in every block: a block writes its own, waits for the others of its row, and merges all.
 
-    The cells of several parts are a tile, with a column for each part.  It lies in the threads as scores do,
-    so that extremes and sums are reduced along its columns.  All blocks of a row compute the same numbers.
+    The states of all parts form a tile with a column for each part.  Threads hold it as they hold scores, and
+    reduce it along its columns.  All blocks of a row compute the same numbers.
     """
 
     takes_tickets, waits = False, True

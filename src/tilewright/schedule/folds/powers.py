@@ -226,7 +226,7 @@ def _shared(left: Weight | None, right: Weight | None) -> Weight | None:
 
 
 def extreme_of_place(node: Node, row: Span) -> Reduce | None:
-    """Return the extreme of a row if a value is its first place, else None.
+    """Return the extreme of a row if a value is the extreme's first index, else None.
 
     Args:
         node: the value.

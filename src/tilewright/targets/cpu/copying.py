@@ -276,7 +276,7 @@ class Copying:
             self.emitter.add(*body)
 
     def _elements(self, loops: Nest, axis: Axis, count: Code | int) -> None:
-        """The innermost loop; a second version copies every other element, as of complex numbers."""
+        """Emit the innermost loop, and a version of it for a stride of two elements, as in complex arrays."""
         if self._in_vectors(loops, axis, count):
             return
         independent = self._is_independent()

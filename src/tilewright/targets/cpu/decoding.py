@@ -141,7 +141,7 @@ class _Chain:
     taken: list[Op] = field(default_factory=list)
 
     def follow(self, value: Value) -> bool:
-        """Find all operations that compute a fragment; return False if one of them is unknown."""
+        """Collect all operations that compute a fragment; return False if one has no decoder."""
         makers = [
             op
             for op in self.before

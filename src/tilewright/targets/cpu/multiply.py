@@ -351,7 +351,7 @@ def _beginning(op: Multiply, value: Value, when: Cond) -> Multiply:
 
 
 def _with_stores(ops: Sequence[Op], uses: _Uses) -> tuple[Op, ...]:
-    """Let a multiply store its sums, if a copy to memory does only that with them after the multiply."""
+    """Let a multiply store its sums itself, if a copy to global memory is the only later use of them."""
     found = [*ops]
     for at, op in enumerate(ops):
         if not isinstance(op, Copy) or not op.source.is_fragment or op.reduction is not None:
@@ -368,7 +368,7 @@ def _with_stores(ops: Sequence[Op], uses: _Uses) -> tuple[Op, ...]:
 
 
 def _storing(op: Op, copy: Copy, uses: _Uses) -> tuple[Op, StoreSums] | None:
-    """A multiply, or the loop around it, that stores its sums, and the copy that does so otherwise."""
+    """Return the multiply, or the loop around it, as one that stores its sums, and what replaces the copy."""
     is_once: Cond = TRUE
     is_short: Cond = TRUE
     body: Sequence[Op] = (op,)

@@ -48,7 +48,7 @@ def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distrib
 
 
 class _Together(NamedTuple):
-    """Numbers of operands B, sums and products of consecutive multiplies."""
+    """Counts for consecutive multiplies: operands B, accumulators, and products."""
 
     factors: int
     sums: int

@@ -294,7 +294,7 @@ class _Operand:
 
 @CUDA_RULES.rule(ops.MmaAsync)
 def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
-    """``wgmma``, one atom's depth at a time, for each repeat."""
+    """Emit a ``wgmma`` for each repeat of the atom, and for each atom along K."""
     mma = op.mma
     m, n, k = mma.atom.shape
     a = _Operand.of(op.a, m, k) if op.a.is_tensor else None

@@ -153,7 +153,7 @@ def _product(a: Array, b: Array, modulus: int) -> Array:
 
 
 def embedded(values: Any) -> Array:
-    """Return integers or floats as pairs; infinity and NaN have numbers of their own."""
+    """Return integers or floats as pairs of residues; infinity and NaN have fixed pairs of their own."""
 
     def one(number: float | int) -> int:
         if number <= LEAST:

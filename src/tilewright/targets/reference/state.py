@@ -86,7 +86,7 @@ class Slots:
 
     @property
     def homes(self) -> list[int]:
-        """For each slot's agent, the slot of the warp whose lanes it serves."""
+        """For the agent of each slot, the slot of the warp that it works for."""
         own = list(range(self.first, self.copies))
         return [*own * 4, *range(self.units, self.end)]
 
@@ -415,7 +415,7 @@ class Population:
 
     @property
     def homes(self) -> list[int]:
-        """For each slot's agent, the slot of the warp whose lanes it serves."""
+        """For the agent of each slot, the slot of the warp that it works for."""
         return [home for slots in self._slots for home in slots.homes]
 
     @property

@@ -117,7 +117,7 @@ def is_issued(warp: Warp, pending: int) -> bool:
 
 
 def wait_mma(machine: Simulator, warp: Warp, pending: int) -> None:
-    """Execute MMAs of a warp until at most ``pending`` groups are left, and show the warp their sums."""
+    """Execute MMAs of a warp until at most ``pending`` groups are left; then the warp sees their sums."""
     done = warp.mma_group - 1 - pending
     for unit, number, issue in awaited(warp, pending):
         if not issue.is_done:
