@@ -156,7 +156,7 @@ class Exported:
 
     @property
     def demands(self) -> int:
-        """Count what the class demands: factors of 2 in divisors and alignments, narrow offsets, and so on."""
+        """Count what the class demands of arrays: factors of 2 in divisors and alignments, and the like."""
         found = 0
         for spec in self.specs.values():
             divisors = (*spec.extent_divisors, *spec.stride_divisors, spec.align)
