@@ -1,4 +1,4 @@
-"""Recorded control flow: loops, branches, integers that change or lie in memory, and rebound variables."""
+"""Recorded control flow: loops, branches, mutable integers, integers in memory, and rebound variables."""
 
 from __future__ import annotations
 

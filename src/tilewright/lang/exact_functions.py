@@ -1,4 +1,4 @@
-"""Elementwise functions of fragments that are exact or round once: select, extremes, rounding to integers."""
+"""Elementwise functions that are exact or round once: select, extremes, rounding to integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fragments in registers and numbers: the classes of kernel authors, with their arithmetic."""
+"""The classes `Fragment`, a tile in registers, and `Number`, with their arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise functions: exponentials, roots, circular functions, activations and derivatives, random."""
+"""Elementwise functions: exponentials, roots, circular functions, activations, derivatives, random bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors for NumPy functions on traced values, with the function to call instead."""
+"""Errors for NumPy functions on traced values; each names the function to call instead."""
 
 from __future__ import annotations
 

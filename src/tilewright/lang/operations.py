@@ -1,4 +1,4 @@
-"""Operations of kernel authors: allocation, arithmetic, copies, synchronisation."""
+"""Operations for kernel authors: allocation, arithmetic, copies, synchronisation."""
 
 from __future__ import annotations
 

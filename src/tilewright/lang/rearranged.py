@@ -1,4 +1,4 @@
-"""Views of tensors that rearrange their elements: every method gives a new view."""
+"""Methods of tensors that rearrange their elements; every method returns a new view."""
 
 from __future__ import annotations
 

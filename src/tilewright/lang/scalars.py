@@ -1,7 +1,7 @@
 """Symbolic integers and conditions as the author sees them.
 
-`Scalar` wraps an index expression.  Unlike the expression itself it compares symbolically (``==`` gives a
-`Condition`) and refuses to be used where Python would have to decide: that would silently freeze one case.
+`Scalar` wraps an index expression.  Unlike the expression itself, it compares symbolically: ``==`` gives a
+`Condition`.  It raises an error if Python needs its truth value: tracing would silently keep only one case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors in memory and their tiles: the classes of kernel authors."""
+"""The class `Tensor`, an array in memory or a part of it, for kernel authors."""
 
 from __future__ import annotations
 

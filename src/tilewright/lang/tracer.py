@@ -1,4 +1,4 @@
-"""The tracer: the kernel that is being recorded, its open regions, and decorators of recording functions."""
+"""The tracer: the kernel that it records, the open regions, and decorators of recording functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`attention`: look up or plan a launch for the arrays, launch."""
+"""`attention`: looks up or plans a launch for the arrays, and launches."""
 
 from __future__ import annotations
 

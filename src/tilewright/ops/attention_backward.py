@@ -1,8 +1,8 @@
 """`attention_backward`: the gradients of `attention`, by a small prepass and two loops that carry sums.
 
-A loop over keys computes the gradient of queries, and one over queries those of keys and values; gradients
-of a bias and of sinks have launches of their own.  Each element has one sum in a fixed order, so repeated
-calls give the same bits.
+A loop over keys computes the gradient of the queries.  A loop over queries computes the gradients of keys and
+values.  Gradients of a bias and of sinks have separate launches.  Each element is summed in a fixed order, so
+repeated calls give the same bits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Complex numbers of f32 as halves of 11 bits, which tensor cores multiply: the kernel that makes them.
 
-As in `splitting`, with two differences.  Real and imaginary parts of a row share a scale, because their
+This differs from `splitting` in two ways.  Real and imaginary parts of a row share a scale, because their
 products are added up together.  The halves are contiguous along the rows, so that stages of 32 elements along
 K consist of whole lines of 128 bytes.  One launch splits both operands.
 """

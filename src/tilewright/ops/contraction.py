@@ -2,9 +2,9 @@
 
 Each axis belongs to the batches, the rows, the columns or K.
 
-Axes along which two arrays have matching strides are joined.  The other axes of the rows (or columns) are
-divided: a kernel takes outer axes index by index, as batches, and merges the inner ones.  If merged axes of
-an array have several strides, the kernel reads the array through a view, whose extents are compile-time
+If two arrays have matching strides along several axes, these are joined.  Of the other axes of the rows (or
+columns), a kernel takes the outer ones as batches, and merges the inner ones.  If merged axes of an array
+have several strides, the kernel reads the array through a view.  The extents of this view are compile-time
 constants, except the outermost one.
 """
 

@@ -1,9 +1,9 @@
 """Dot products of long vectors: two launches that read the vectors as matrices.
 
-A product of one row by one column fills tiles with rows that do not exist.  The first launch multiplies the
-vectors as matrices of `DOT_ROWS` rows, each a part of its vector, with results in f32.  The second one adds
-up the diagonal of the result, and the products of the last elements, which fill no row.  All other elements
-of the result are wasted, but multiplications are cheap: the memory limits both launches.
+As a product of one row by one column, a dot product would leave most of each tile empty.  So the first launch
+reads each vector as a matrix of `DOT_ROWS` rows, and multiplies these matrices, with results in f32.  The
+second launch adds up the diagonal of the result, and the products of the last elements, which fill no row.
+All other elements of the result are wasted, but multiplications are cheap: memory limits both launches.
 """
 
 from __future__ import annotations

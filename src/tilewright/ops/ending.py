@@ -1,7 +1,7 @@
 """Endings of products: named terms, from the results of an algebra to the stores.
 
-A term takes a tile of each result (one, or the real and the imaginary part) and gives back as many.  Arrays
-are written as in `tiled_product`, numbers by their names in the kernel.
+A term takes a tile of each result (one, or the real and the imaginary part) and returns the same number of
+tiles.  It names arrays as `tiled_product` does, and numbers by their names in the kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`gram`: a matrix by its own transpose, of which half is computed and both triangles are stored."""
+"""`gram`: a matrix by its own transpose; half of the result is computed, and stored in both triangles."""
 
 from __future__ import annotations
 

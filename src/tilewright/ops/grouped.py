@@ -1,4 +1,4 @@
-"""`grouped_matmul`: products of groups of rows, each with a matrix of its own, or of groups along K."""
+"""`grouped_matmul`: products of groups of rows, each by its own matrix, or of groups along K."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launches of a call as data: every operation of the family makes a `LaunchPlan`, and tools read it."""
+"""The launches of a call as data: every operation makes a `LaunchPlan`, which tools can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`matmul`: describe the operands, look up or plan a launch for them, launch.
+"""`matmul`: describes the operands, looks up or plans a launch for them, and launches.
 
 `multiplied` and `plan_matmul` also serve `einsum`, `gemm_chain` and the tuner.
 """

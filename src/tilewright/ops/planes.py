@@ -1,9 +1,9 @@
 """Planes of operands: real parts, imaginary parts and their sums, as dense arrays in scratch memory.
 
-Planes serve four purposes.  Bulk copies cannot load every other number of an array.  The third of three
-products multiplies sums of real and imaginary parts.  Hopper's multiply takes tf32 only along K, and bulk
-copies need rows that begin at multiples of 16 bytes; a real operand then has one plane.  One launch writes
-the planes of one operand, or of both.
+Planes serve four purposes.  Bulk copies cannot load every other number of an array.  The method of three
+products multiplies sums of real and imaginary parts.  ``wgmma`` needs tf32 operands that are contiguous along
+K.  Bulk copies need rows that begin at multiples of 16 bytes.  In the last two cases a real operand has a
+plane, too.  One launch writes the planes of one operand, or of both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps and rules that the planners of several operations share."""
+"""Steps and rules that several operations use to plan launches."""
 
 from __future__ import annotations
 

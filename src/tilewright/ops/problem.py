@@ -1,4 +1,4 @@
-"""Products as matrices: NumPy's rules for shapes, and as few dimensions as strides allow.
+"""Products of arrays as products of matrices: NumPy's rules for shapes, with axes merged where strides allow.
 
 `grouped` sorts and joins the axes of all products, for `matmul` and its family (`problem_of`) and for
 contractions (`contraction.posed`).

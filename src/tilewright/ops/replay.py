@@ -1,4 +1,4 @@
-"""Replays of calls: a call like an earlier one launches the same kernels on its own arrays."""
+"""Replays of calls: if a call is like an earlier one, the same kernels are launched on the new arrays."""
 
 from __future__ import annotations
 

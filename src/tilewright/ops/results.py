@@ -1,4 +1,4 @@
-"""Chooses and checks the dtype of a result, which ``out_dtype`` or ``out`` may set.
+"""The dtype of a result: its choice, and the checks of ``out_dtype`` and ``out``.
 
 The dtype must not lose fractions or imaginary parts.  Sums of integers must also fit the accumulator.
 """

@@ -1,4 +1,4 @@
-"""Operands and scales of `scaled_mm`: dtypes, their mixtures, and the shapes of scales.
+"""Operands and scales of `scaled_mm`: dtypes, pairs of dtypes, and the shapes of scales.
 
 A scale applies to a row of ``a`` or a column of ``b``, to a block of 128 elements along K, or to a group of
 weights along K.

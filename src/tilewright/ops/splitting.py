@@ -1,9 +1,9 @@
 """Numbers of f32 as two halves of 11 bits each, which tensor cores multiply: their kernel and launches.
 
-Each row along K is scaled by a power of 4 so that its largest number lies in [2**13, 2**15). Each number x of
-it becomes ``high = f16(x)`` and ``low = f16(x - high)``: ``high + low`` differs from x by at most ``2**-22
-|x|``, or ``2**-25`` where the low half is subnormal, that is ``2**-38`` of the largest. One launch splits
-both operands.
+Each row along K is scaled by a power of 4 so that its largest number lies in [2**13, 2**15). Each scaled
+number x becomes ``high = f16(x)`` and ``low = f16(x - high)``.  ``high + low`` differs from x by at most
+``2**-22 |x|``, or, if the low half is subnormal, by ``2**-25``, which is ``2**-38`` of the row's largest
+number. One launch splits both operands.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """A product as data: operands, an algebra of their parts, and an ending; and the writer of its kernel.
 
-`kernel_of` writes every dataflow kernel of the family.  A schedule says how it is computed.
+`kernel_of` writes every dataflow kernel of the family.  A schedule says how the hardware computes it.
 
-An array of a kernel is written as its name and the span along each of its dimensions: ``"A b0 m k"``.  A name
-alone has the spans that the kernel declares.  Other words than a span:
+A string names an array of a kernel and the span along each of its dimensions: ``"A b0 m k"``.  If it has only
+the name, the array has the spans that the kernel declares.  Besides spans it may have these words:
 
-- ``"k/32"``: one element for 32 neighbours along K; - ``"m*7*2"``: three dimensions along M; the inner ones
-have 7 and 2 elements; - ``"new"``: an axis that the array does not have; - ``"re"``, ``"im"``: the first or
-the second index of a dimension of both parts of complex numbers.
+- ``"k/32"``: one element for 32 neighbours along K;
+- ``"m*7*2"``: three dimensions along M; the inner ones have 7 and 2 elements;
+- ``"new"``: an axis that the array does not have;
+- ``"re"``, ``"im"``: the first or the second index of a dimension of both parts of complex numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Operand B converted in memory before the product, to the dtype of the multiplication.
+"""Conversion of operand B in memory, before the product, to the dtype of the multiplication.
 
-One pass reads the narrow numbers once for all rows and writes them exactly, or, of weights in groups along K,
-with their zero points and scales. The product then multiplies two operands of one dtype, which bulk copies
-load and ``wgmma`` reads as they lie. Each weight is rounded as the single kernel rounds it.
+One pass reads the narrow numbers once for all rows, and writes them exactly; to weights in groups along K it
+also applies their zero points and scales. Then both operands have one dtype, bulk copies load them, and
+``wgmma`` reads them from shared memory. Each weight is rounded as the single kernel rounds it.
 """
 
 from __future__ import annotations

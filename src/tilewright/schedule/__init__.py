@@ -1,3 +1,3 @@
-"""How a dataflow kernel is computed: schedules, and the explicit kernels that they make of one."""
+"""Schedules, and their expansion of dataflow kernels to explicit kernels."""
 
 from tilewright.schedule import resources as resources  # its tables name what a schedule may say

@@ -3,8 +3,8 @@
 Groups may decode operand A.  A group loads its part of A from shared memory and decodes it in registers.  It
 multiplies these registers by the tile of B in shared memory, while it decodes the next part.
 
-If bulk copies carry one operand only, four warps copy: all their threads copy the other operand, such as rows
-that integers choose, by ``cp.async``.
+If bulk copies can load one operand only, four warps copy.  All their threads load the other operand, such as
+rows that integers choose, by ``cp.async``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules of bulk copies for arrays, for views of them, and for tiles that are traced."""
+"""Rules of bulk copies: which arrays, views and traced tiles they can move."""
 
 from __future__ import annotations
 

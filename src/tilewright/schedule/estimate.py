@@ -1,8 +1,9 @@
 """Estimates of the time of a schedule: models with constants as data, and the choice of the model.
 
 Each model is an `Estimate`: the time of a launch, a norm of times that overlap, and the time after the last
-step.  The constants were fitted to measurements on an H200; `benchmarks/fit_times.py` fits them anew.  These
-models serve any schedule; those of `tilewright.schedule.family_estimates` rank one family of proposals each.
+step.  The constants were fitted to measurements on an H200; `benchmarks/fit_times.py` fits them anew.  The
+models of this file serve any schedule; each model of `tilewright.schedule.family_estimates` ranks one family
+of proposals.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Expansion of a dataflow kernel and a schedule to an explicit kernel, as one could write it by hand."""
+"""Expansion of a dataflow kernel under a schedule to an explicit kernel like one written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operands of the sums of a flow, each once, and the totals to which products are added."""
+"""The distinct operands of a flow's products, and the totals that the products are added to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of a schedule for a kernel on a machine, from which its resources and its legality follow."""
+"""Facts about a schedule, a kernel and a machine, which decide resources and legality."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Estimates of the time of a launch, for the members of one family of proposals each.
+"""Estimates of launch times; each ranks the members of one family of proposals.
 
-The constants were fitted to measurements, as those of `tilewright.schedule.estimate`.
+The constants were fitted to measurements, like those of `tilewright.schedule.estimate`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reductions: how the sums of the parts of K are added up, and which block or group stores the result.
+"""Reductions of partial sums under split K: how they are added up, and who stores the result.
 
-A part belongs to a block, and its sums meet the others in global memory or in a cluster; or it belongs to a
-group of warps of one block.
+Each part of K belongs to a block, or to a group of warps in a block.  Blocks exchange partial sums through
+global memory or within a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ring whose tiles are copied from shared memory into two sets of registers in turn."""
+"""The ring whose tiles are copied from shared memory into two alternating sets of registers."""
 
 from __future__ import annotations
 

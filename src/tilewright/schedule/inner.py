@@ -1,8 +1,8 @@
 """Inner products: sums of products that are an operand of another product, as ``X A`` in ``X W + (X A) B``.
 
-The columns of an inner product fit one tile.  They are added up in the loop that multiplies the same operand
-anyway, by the same warps, in accumulators of their own.  After this loop the warps compute the operand from
-its sums and write it to shared memory.  The short loop along its columns multiplies it from there.
+The columns of an inner product fit one tile.  The same warps compute it in the same loop as the product with
+the same operand, in separate accumulators.  After this loop the warps compute the operand from the sums and
+write it to shared memory.  A short loop along its columns multiplies it from there.
 """
 
 from __future__ import annotations

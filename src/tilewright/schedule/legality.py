@@ -1,8 +1,9 @@
 """Legality of a schedule for a kernel, its arrays and a machine, checked before anything is expanded.
 
-`OF_KERNELS` predict the rules that the expanded kernel would break; a test compares them for many schedules.
-`OF_MEANING` refuse a kernel that would break no rule, but compute wrong results or never end.  A rule of one
-strategy is in its class (`against`).  `with_fallback` replaces bulk copies that cannot carry an array.
+The rules in `OF_KERNELS` predict the violations of the expanded kernel; a test compares both for many
+schedules.  The rules in `OF_MEANING` refuse kernels without violations that would compute wrong results or
+never end.  A rule of one strategy is in its class (`against`).  `with_fallback` replaces bulk copies if they
+cannot load an array.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lists of arrays: a batch of products whose items have their own places in memory, extents and strides.
+"""Lists of arrays: a batch of products whose items have different addresses, extents and strides.
 
 A table in memory has a row for each item: the number of tiles up to the item's last, its extents M, N and K,
-the start and the strides of each of its arrays, and a tensor map of each array that bulk copies move.  Blocks
-compute the tiles of all items in turn, and find the item of a tile by bisection.
+the address and the strides of each of its arrays, and a tensor map of each array that bulk copies move.
+Blocks compute the tiles of all items one after the other, and find the item of a tile by bisection.
 """
 
 from __future__ import annotations

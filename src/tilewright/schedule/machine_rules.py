@@ -1,6 +1,6 @@
 """Rules of a machine for schedules: instructions, roles, threads, shared memory and registers.
 
-They include the layout of operands in shared memory, the threads that copy them, and rows in groups.
+This includes the layout of operands in shared memory, the threads that copy them, and rows in groups.
 """
 
 from __future__ import annotations

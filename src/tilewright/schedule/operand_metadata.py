@@ -1,8 +1,8 @@
-"""Operand metadata: side arrays such as scales and zero points, with which an operand is decoded.
+"""Operand metadata: side arrays, such as scales and zero points, that decode an operand.
 
-An operand has one main array, tiled over (row, k), which the ring loads, and optional side arrays.  Elements
-of side arrays are read when a part is decoded.  If a side array has an element for each group of neighbours
-along K, and the part lies within one group, one element is read for each row.
+An operand has one main array, tiled over (row, k), which the ring loads, and optional side arrays.  Threads
+read elements of side arrays when they decode a part of a tile.  If a side array has an element for each group
+of neighbours along K, and the part lies within one group, they read one element for each row.
 """
 
 from __future__ import annotations

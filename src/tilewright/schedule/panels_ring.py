@@ -1,7 +1,7 @@
 """The ring of a single thread, which packs tiles in the order in which it multiplies them.
 
-The thread converts operands to the dtype of the multiplication as it packs them.  It also decodes operands
-there, from the elements of a tile and from side arrays.
+While it packs operands, the thread also converts them to the dtype of the multiplication, or decodes them
+with their side arrays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Partitions: which tiles of the result a block computes, and in which order.
 
-Each partition is a class.  It declares the schedules that it serves (`takes`) and what is against them, and
-records the places of a block's tiles in the kernel that is written.
+Each partition is a class.  It declares the schedules that it serves (`takes`) and the reasons against them.
+It records the code that computes the places of a block's tiles.
 """
 
 from __future__ import annotations

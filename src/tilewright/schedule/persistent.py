@@ -1,4 +1,4 @@
-"""Persistent partitions: a grid of a fixed number of blocks, each of which computes one tile after the other.
+"""Persistent partitions: a fixed number of blocks; each computes one tile after the other.
 
 `Persistent` gives a block whole tiles.  `Stream` also splits K: the steps of the tiles are divided into equal
 shares, so that all blocks end together.

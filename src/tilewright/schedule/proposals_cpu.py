@@ -1,4 +1,4 @@
-"""Schedules for processors: the tile with the least estimated time, among a few; and for the reference."""
+"""Proposals for CPUs: among a few tiles, the tile with the least estimated time; and for the reference."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Proposals for NVIDIA GPUs: which families are proposed for a problem, and in which order.
+"""Proposals for NVIDIA GPUs: the families that are proposed for a problem, in their order.
 
-Hopper's forms come first if its multiply takes the operands.  Otherwise, and for operands that it takes
-neither from memory nor decoded, ``mma.sync`` or multiply-adds multiply, with copies in the background.
+Forms with ``wgmma`` come first if it takes the operands, from memory or decoded.  Otherwise ``mma.sync`` or
+multiply-adds multiply, with copies in the background.
 
-For several products, such as those of complex numbers, the operands of a step are multiplied several times.
-Each total has its own sums in registers, and each operand its own tile in every stage: tiles are as large as
-the registers allow, and rings as deep as shared memory allows.  All these proposals are legal.
+A kernel with several products, such as those of complex numbers, multiplies the operands of a step several
+times.  Each total has its own sums in registers, and each operand its own tile in every stage: tiles are as
+large as the registers allow, and rings as deep as shared memory allows.  All these proposals are legal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Schedules for AMD GPUs: matrix cores if they multiply the operands, with the next tile in registers.
+"""Proposals for AMD GPUs: matrix cores if they multiply the operands, with the next tile in registers.
 
-Nothing was measured: the rules follow the machine's limits and rates.  Shared memory keeps 16 bytes along K
-together, which a lane reads at once.  An operand that is contiguous along its rows is turned around in
+Nothing was measured: the rules follow the machine's limits and rates.  In shared memory 16 bytes along K are
+contiguous, so that a lane reads them at once.  An operand that is contiguous along its rows is transposed in
 registers on its way there.
 """
 

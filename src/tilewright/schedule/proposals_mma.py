@@ -1,26 +1,25 @@
 """Proposals for GPUs by ``mma.sync`` or multiply-adds, with copies in the background.
 
-Five families: products of f64 on tensor cores, small products of many batch items, tiles for anything else,
-small tiles for exact products of f32, and packed weights.
+There are five families: products of f64 on tensor cores, small products of many batch items, small tiles for
+exact products of f32, packed weights, and tiles for anything else.
 
-Tensor cores multiply f64 at a sixteenth of the rate of f16, so that shared memory and the second-level cache
-keep up with warps of 64 x 32 sums.  Waiting costs most: for a part of a tile, for the end of a block, for
-the last round of tiles.
+Tensor cores multiply f64 at a sixteenth of the rate of f16, so shared memory and L2 keep up with warps of
+64 x 32 sums.  Idle time costs most: it comes from partial tiles, from the ends of blocks, and from the last
+round of tiles.
 
-A block for each item of a large tile has a multiprocessor to itself, which then waits for one item after the
-other.  For small products up to 32 blocks share a multiprocessor, each with an item on its way, and a block
-takes several items in turn, so that all blocks run at once.
+With large tiles, a block that computes one batch item fills a multiprocessor, which then waits for each item.
+For small products up to 32 blocks share a multiprocessor, and each loads its own item.  A block takes several
+items one after the other, so that all blocks run at once.
 
 Packed weights are decoded between shared memory and ``mma.sync``.  They lie along the rows of the
-instruction, whether they are A or B, so that few rows of the other operand cost little.  Two things count
-then: how many warps decode on each multiprocessor, and that no block waits for the end of another, so that K
-is split if tiles are few.  The estimate models how fast warps decode, and the bytes; it was fitted to
-products of 1 to 64 rows on an H200.
+instruction, whether they are A or B, so few rows of the other operand cost little.  Two things then decide
+the speed: the number of warps that decode on each multiprocessor, and whether a block waits for the end of
+another; so K is split if tiles are few.  The estimate models the rate of decoding and the bytes; it was
+fitted to products of 1 to 64 rows on an H200.
 
-Exact products of f32, one or several as of complex numbers, have the tile that the model of multiply-adds
-expects to be the fastest, with its whole K or with K in parts.  A tile is not much larger than the result.
-Several blocks share a multiprocessor: while one waits for its operands, or its warps for each other, the
-others multiply.
+For exact products of f32, the model of multiply-adds chooses the tile, and whether K is split.  This includes
+kernels with several products, such as those of complex numbers.  A tile is not much larger than the result.
+Several blocks share a multiprocessor: while one waits for its operands or at a barrier, the others multiply.
 """
 
 from __future__ import annotations

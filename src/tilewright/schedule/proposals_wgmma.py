@@ -1,14 +1,14 @@
 """Proposals for ``wgmma`` on Hopper: forms of one kernel, and forms for few rows or with K in parts.
 
-Operands are multiplied as they lie in memory, or one operand is decoded in registers and multiplied from
-there.  A decoded operand lies along the rows of ``wgmma``; if that is B, the transposed product is computed.
+``wgmma`` reads operands from shared memory, or it reads one operand from registers, where it was decoded.  A
+decoded operand lies along the rows of ``wgmma``; if B is decoded, the kernel computes the transposed product.
 
-A form's rate of multiplication says little if blocks are few or wait for memory.  Then forms for few rows
-join the others, and each form that leaves multiprocessors idle also comes with its K in parts.  The estimate
-`BULK` ranks all of them.
+If blocks are few or wait for memory, a form's rate of multiplication does not predict its time.  Then there
+are also proposals for few rows, and proposals that split K if a form leaves multiprocessors idle.  The
+estimate `BULK` ranks all of them.
 
-Up to 64 rows of A cost no time in addition to B, which is read once.  The number of bytes in flight counts:
-deep steps, of several times 128 bytes of K, in a ring that fills the shared memory of a multiprocessor.  The
+With up to 64 rows of A, reading B once takes all the time.  The number of bytes in flight decides the speed:
+steps have several times 128 bytes along K, and the ring fills the shared memory of a multiprocessor.  The
 columns of B lie along the rows of ``wgmma``.
 """
 

@@ -1,7 +1,7 @@
 """Provenance of the operations of an expanded kernel: a value of the graph, and a field of the schedule.
 
-Code that records a part of the explicit kernel names both in a `with` statement.  The location of every
-operation then has both, and errors, findings and the generated text show them.
+Code that records a part of the explicit kernel names both in a `with` statement.  They become part of the
+location of every operation, which errors, findings and the generated text show.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The question for a schedule: a problem on a machine; and candidates for the answer.
+"""The input of the choice of a schedule, a problem on a machine; and its candidates.
 
-The dtypes whose products are supported, and the instruction of each, belong to the question.
+The input includes the dtypes whose products the machine supports, and the instruction for each.
 """
 
 from __future__ import annotations

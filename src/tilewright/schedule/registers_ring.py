@@ -1,4 +1,4 @@
-"""The ring that holds the next tile in registers, for one group of warps or for two that alternate.
+"""The ring that keeps the next tile in registers, for one group of warps or for two alternating groups.
 
 Operands may bypass shared memory.
 """

@@ -1,8 +1,8 @@
-"""Sums of rows of operands: they are taken from the tiles that are multiplied.
+"""Sums of rows of operands, computed from the tiles that are multiplied.
 
-``square += (x * x).sum(axis=1)`` next to ``acc += x @ w`` needs every element of the operand x once, and its
-tile is in shared memory, or in registers, for the multiplication.  Each thread adds up a function of the
-elements that it would multiply; lanes that share a row meet once, after the last step.
+``square += (x * x).sum(axis=1)`` next to ``acc += x @ w`` needs every element of the operand x once.  Its
+tile is in shared memory or in registers anyway.  Each thread adds up a function of the elements that it
+multiplies.  After the last step, lanes that share a row add their sums.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Scales of sums: factors of a sum of products when it is added to other sums.
 
-All products of a run of neighbours along K share their scales.  They are added up first, and the sum is
+All products of a run of neighbours along K share their scales.  They are added up first; then their sum is
 multiplied once, by the scale of its row times the scale of its column.  After a sum is added, threads load
-the scales of the next one into registers, so that the loads overlap its multiplications.  Bulk copies may
-bring scales of rows to shared memory together with the operand; these are read while a tile is multiplied.
+the scales of the next sum into registers, so the loads overlap its multiplications.  Bulk copies may load
+scales of rows into shared memory together with the operand; threads read them while a tile is multiplied.
 """
 
 from __future__ import annotations

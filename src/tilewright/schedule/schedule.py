@@ -1,4 +1,4 @@
-"""A schedule: how a dataflow kernel is computed, as one value."""
+"""The class `Schedule`: how the hardware computes a dataflow kernel."""
 
 from __future__ import annotations
 

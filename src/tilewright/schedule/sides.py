@@ -1,8 +1,8 @@
-"""The operands of a product under a schedule: their tiles, and the order of K in which a lane takes them.
+"""The operands of a product under a schedule: their tiles, and the order of K in which lanes hold elements.
 
 A lane of ``mma.sync`` holds pairs that are not neighbours along K, so it would load packed elements byte by
-byte.  A sum may take K in any order.  If both operands take K in another order, one access loads all elements
-of a lane.
+byte.  But products may be added in any order of K.  If both operands permute K in the same way, one access
+loads all elements of a lane.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Masks that compare positions: the tiles of a result, and the steps along K, that they leave out.
 
-``where(positions(m)[:, None] >= positions(n), acc, 0)`` needs the product below the diagonal alone.  In a
-row of tiles the needed tiles are neighbours: those between two lines, whose places are linear in the number
-of the row.  Sums of such places have a closed form, so that the needed tiles are numbered without gaps, and
-blocks take equal shares of them.  Other tiles follow, and take no steps.
+``where(positions(m)[:, None] >= positions(n), acc, 0)`` needs only the product below the diagonal.  In each
+row of tiles the needed tiles lie between two columns, which are linear in the number of the row.  So their
+count has a closed form, needed tiles are numbered without gaps, and blocks take equal shares of them.  Other
+tiles have higher numbers, and take no steps.
 
 ``where(positions(k) <= positions(m)[:, None], A[m, k], 0)`` is a triangular operand.  A tile needs only the
 steps with an element that the mask keeps.

@@ -1,4 +1,4 @@
-"""Splitting K: derives schedules that split K from one that does not, and estimates their times."""
+"""Splitting K: derives schedules that split K from a schedule that does not, and estimates their times."""
 
 from __future__ import annotations
 

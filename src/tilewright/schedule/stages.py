@@ -1,4 +1,4 @@
-"""Tiles of an operand in shared memory: rings of stages, and single tiles."""
+"""Tiles of an operand in shared memory: rings of stages, or single tiles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tables of measured schedules: the fastest schedule for each measured problem on one device, as text.
 
-A table belongs to the rules that proposed the measured schedules, and to the text format of schedules.  It is
-refused if either has changed.
+A table holds for the rules that proposed its schedules, and for the text format of schedules.  The library
+refuses a table if either has changed.
 """
 
 from __future__ import annotations

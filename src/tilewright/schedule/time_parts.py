@@ -1,9 +1,9 @@
-"""One estimate of time for every engine of a GPU: named parts in us, from counts and a few constants.
+"""An estimate of time with a named part, in us, for every engine of a GPU, from counts and a few constants.
 
-`WorkCounts` says what a schedule does: blocks, rounds, and what each unit of a multiprocessor does in a step.
-It has no fitted number.  `time_parts` turns it into microseconds with `TimeConstants`, which are data of an
-architecture.  All rates come from the architecture's record.  `benchmarks/estimates.py` compares the estimate
-with measured times, and fits the constants.
+`WorkCounts` counts the work of a schedule: blocks, rounds, and the work of each unit of a multiprocessor in
+one step.  It has no fitted number.  `time_parts` turns it into microseconds with `TimeConstants`, which are
+data of an architecture.  All rates come from the architecture's record.  `benchmarks/estimates.py` compares
+the estimate with measured times, and fits the constants.
 """
 
 from __future__ import annotations

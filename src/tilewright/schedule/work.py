@@ -1,10 +1,9 @@
 """The work of a block: one tile of the result, a part of its K, and the group of rows that it belongs to.
 
-The sizes of groups lie in memory.  A grid knows how many rows and groups there are, but not where groups
-end.  Tiles are numbered so that the number of each group's first tile follows from the group's first row:
-group ``g`` of tiles of ``t`` rows has the numbers ``begin // t + g`` to ``end // t + g``.  No two groups
-share a number, and halving finds the group of a number.  A group has at most one number without a tile, which
-has no rows.
+The sizes of groups lie in memory.  The launch knows the number of rows and groups, but not where groups end.
+So tiles are numbered in a way that needs only a group's own bounds: with tiles of ``t`` rows, group ``g`` has
+the numbers ``begin // t + g`` to ``end // t + g``.  No two groups share a number, and bisection finds the
+group of a number.  A group has at most one number without a tile, which has no rows.
 """
 
 from __future__ import annotations

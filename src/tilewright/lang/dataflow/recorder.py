@@ -1,4 +1,4 @@
-"""Recorder of a flow's values: makes each once, with its dtype, its axes and the author's line."""
+"""Recorder of a flow's values: makes each value once, with its dtype, its axes and the author's line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whole rows: dimensions that a dataflow kernel indexes with ``:``, and functions of rows such as `softmax`.
 
-A whole row has a span of its own, of kind `STEPS`.  Nothing stores it as a whole: its meaning is that of the
-flow's values, and a schedule turns what is reduced along it into a loop (`tilewright.schedule.folds.rows`).
+A whole row has its own span, of kind `STEPS`.  No kernel stores a whole row in memory: a schedule turns
+reductions along it into a loop (`tilewright.schedule.folds.rows`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values of a dataflow kernel as authors see them: spans, tiles, and accumulators that carry them."""
+"""The values that authors of dataflow kernels use: spans, tiles, and accumulators."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attention, and chains of two products: their dataflow kernels and the problems that these serve."""
+"""Attention, and chains of two products: their problems and dataflow kernels."""

@@ -1,4 +1,4 @@
-"""The dataflow kernel of a problem of attention, or of a chain, and the views that it takes."""
+"""The choice of a dataflow kernel for attention or for a chain, and the views that it takes."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 """Attention and chains as dataflow kernels: loops over keys.
 
 `definition` is the shortest form, with which tests compare all kernels.  `attention` is the form that is
-launched: its exponentials are powers of two, and its state never is infinite.  For each row, its loop keeps
+launched: its exponentials are powers of two, and its state is never infinite.  For each row, its loop keeps
 the largest score and the sum of the weights so far, and computes the factor that rescales earlier sums.
 
 A weight is ``exp2(fma(score, exponent, -base))`` with ``base = round(largest * exponent)``: one instruction
-before the exponential.  The rounding error of the base is a factor that all weights of a row share, at most
-2**4 while the base is below `STEEP`, and so cancels in their average.  Above it the error would grow to
-infinity or 0.  There neighbours among the numbers of f32 lie 8 or more apart as exponents, so every score but
-the largest weighs less than 2**-7, and the exponent of the row is rounded up to a power of two: its product
-with the largest score is exact, and the largest weight is 1.
+before the exponential.  The rounding error of the base multiplies all weights of a row by the same factor, so
+it cancels in their average.  The factor is at most 2**4 while the base is below `STEEP`; above, it would grow
+to infinity or shrink to 0.  Above `STEEP`, exponents of neighbouring f32 scores differ by 8 or more, so every
+score but the largest weighs less than 2**-7.  There the exponent of the row is rounded up to a power of two:
+its product with the largest score is exact, and the largest weight is 1.
 
-An exponent above 1 could overflow in that product.  Then the largest score is subtracted first, which costs
-one more instruction for each score.
+If the exponent is above 1, that product could overflow.  Then the largest score is subtracted first, which
+costs one more instruction for each score.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gradients of attention as dataflow kernels.
 
-They are two loops, each of which computes the weights again: `gradient_of_queries` over keys,
+There are two loops, and each computes the weights again: `gradient_of_queries` over keys, and
 `gradients_of_keys` over queries.
 """
 

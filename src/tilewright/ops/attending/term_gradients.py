@@ -1,4 +1,4 @@
-"""Gradients of the terms of attention: of a bias, whatever it is broadcast along, and of sinks.
+"""Gradients of the terms of attention: of a bias, with any broadcast dimensions, and of sinks.
 
 The gradient of a bias is ``dS = P (dO Vᵀ - delta)`` without the slope of a bound, summed along the dimensions
 that the bias is broadcast along.  The order of the sum is always the same:

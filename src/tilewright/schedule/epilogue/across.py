@@ -1,9 +1,8 @@
-"""Reductions across tiles: each tile writes its part, and the last one combines all parts.
+"""Reductions across tiles: each block writes the part of its tile, and the last block combines all parts.
 
-The parts of one row (or column) of tiles are combined in the order of their tiles, so that the bits do not
-depend on which block was last.  The sum of powers above their maximum, ``sum of exp(x - max of x)``, is
-computed from the maxima and sums of the tiles: the sum of a tile is multiplied by ``exp(m - M)``, where m is
-its maximum and M that of all tiles.
+It combines the parts of one row (or column) in the order of the tiles, so the bits do not depend on which
+block was last.  The sum of ``exp(x - max of x)`` is computed from the maximum and the sum of each tile: a
+tile's sum is multiplied by ``exp(m - M)``, where m is the maximum of the tile and M the maximum of all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reductions of a tile of the result along its rows or columns: of the whole extent, or of a part of it."""
+"""Reductions of a tile of the result along its rows or columns, which are whole or a part of them."""
 
 from __future__ import annotations
 

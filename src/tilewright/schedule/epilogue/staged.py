@@ -1,13 +1,13 @@
-"""Epilogues through shared memory to global memory, slice by slice, so that whole rows are written at once.
+"""Epilogues that store through shared memory, slice by slice, so that they write whole rows at once.
 
 Separate warps may store one tile while the next one is multiplied (`OverlappedEpilogue`).  The buffers of a
 group of warps are then a ring: the group fills buffers, and a warp stores them.  The group waits for a free
-buffer and signals when it is written; its next tile begins at once.  With buffers for a whole tile, it waits
-for stores that began a tile ago.
+buffer, writes it, and signals the warp.  After its last buffer the group begins the next tile at once.  With
+buffers for a whole tile, it waits only for stores of the tile before.
 
-An array of the size of the result that the epilogue reads, e.g. a residual, or C itself, takes the opposite
-way.  The warp that stores loads its slice into the free buffer, and each thread reads the addend from the
-place to which it then writes the sum.  The array needs the dtype and order of the result.
+The epilogue may read an array with the shape of the result, e.g. a residual, or C itself.  The warp that
+stores loads a slice of it into a free buffer first.  Each thread reads its addends there, and writes the sums
+to the same place.  The array needs the dtype and order of the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The values of a flow above its sums, for the elements of one block of the result.
+"""The values of a flow that follow its sums, for the elements of one block of the result.
 
-Every value is a tile over (rows, columns) of the block, in the map of the sums.  It has extent 1 along a
-dimension that it does not vary along, so that ``bias[n]`` takes one register for each column and is read
-once.  A `Rearrange` computes nothing, because axes in another order have the same elements.
+Every value is a tile over (rows, columns) of the block, distributed as the sums are.  If it does not vary
+along a dimension, its extent there is 1: ``bias[n]`` is loaded once, and takes one register for each column.
+A `Rearrange` computes nothing, because axes in another order have the same elements.
 """
 
 from __future__ import annotations

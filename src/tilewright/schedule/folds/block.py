@@ -1,8 +1,8 @@
 """The work of one block for a loop that carries a state, by threads that copy and multiply.
 
 A block has some rows of the result.  In each step it loads the tiles of the arrays that belong to the step,
-multiplies them, computes all new values from the old ones, and then assigns them.  The main loop is that of
-all schedules.
+multiplies them, computes all new values from the old ones, and then assigns them.  It runs the main loop of
+`tilewright.schedule.pipeline`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules of loops that carry a state: what the rules propose, and which one is chosen."""
+"""Schedules of loops that carry a state: the proposals of the rules, and the choice among them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Flows without products and loops: an element of a result depends on elements of arrays at its own place.
+"""Elementwise flows: an element of a result depends on the elements of arrays with the same indices.
 
 A block has a tile of the results.  Its threads load each array once, by vectors along the columns of the
-tile, compute, and store.  The instruction of the schedule multiplies nothing: its map of sums to lanes is the
-map of elements to lanes.
+tile, compute, and store.  The instruction of the schedule multiplies nothing: it only gives the map of
+elements to lanes, the map of its sums.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Expansion of a flow whose loop carries a state to an explicit kernel; loops of two kinds.
+"""Expansion of flows whose loop carries a state to explicit kernels.
 
-The steps of a loop may store results.
-
-A step of such a loop has a tile of scores whose rows and columns are the elements of the step, and a state
-that lies in registers.  A product with the state as its right operand reads a copy of it in shared memory.
-
-A loop may have windows that slide along its rows.  Then a thread loads an element once for several steps.
+The file also has loops of two special kinds.  If steps store results, a step has a tile of scores whose rows
+and columns are the elements of the step.  The state lies in registers; a product with the state as its right
+operand reads a copy of it in shared memory.  If windows slide along the rows of a loop, a thread loads an
+element once for several steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops by warpgroups: which schedules are legal, and which ones the rules propose."""
+"""Schedules of loops by warpgroups: their legality, and the proposals of the rules."""
 
 from __future__ import annotations
 

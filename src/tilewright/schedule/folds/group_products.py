@@ -1,11 +1,11 @@
 """The products of a warpgroup in the steps of a loop that carries a state, and the values between them.
 
-A step has products inside of it (*scores*) and along the loop (*mixtures*).  All run in the background.  Each
-score has a commit group of its own, and is awaited when its first value is needed.
+A step has products within it (*scores*), and products that are summed along the loop (*mixtures*).  All run
+in the background.  Each score has its own commit group; the warpgroup waits for it when it needs the score.
 
-Mixtures follow their step at once, or one step later.  Late mixtures run while the values of the next step
-are computed, but then the registers of two steps are in use: the left operands of the last one, and the
-scores of this one.  `is_late` decides.
+Mixtures are issued at the end of their step, or one step later.  Late mixtures run while the warpgroup
+computes the values of the next step.  But then they need registers of two steps: the left operands of the
+last step, and the scores of this one.  `is_late` decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What bulk copies bring to shared memory for warpgroups: operands, and rows of a step; and their rings.
+"""Rings in shared memory that bulk copies fill for warpgroups: of operands, and of arrays of one dimension.
 
-An operand of several products of a step is copied once.  Scores read its tile along the columns, mixtures
-along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either order.
+If several products of a step have the same operand, it is copied once.  Scores read its tile along the
+columns, mixtures along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Loops that carry a state, by bulk copies and asynchronous multiplies: one warp copies, warpgroups compute.
 
 Each warpgroup has 64 rows.  It issues the products of a step in the background, and computes values while
-others run (`tilewright.schedule.folds.group_products`).  Operands of a step come in rings, one for each
-operand, whose tiles are released as soon as their last product is complete.
+others run (`tilewright.schedule.folds.group_products`).  Each operand has a ring; a tile is released as soon
+as its last product is complete.
 
 Blocks of a persistent grid (``blocks``) take one tile of rows after the other, in the order of `Items`.  The
 operands of the next tile are loaded while the last product of this tile runs.  Under an ``"overlapped"``
-epilogue results have memory of their own, so that the next rows are loaded while results are stored.
+epilogue, results have their own memory, so the next rows are loaded while results are stored.
 """
 
 from __future__ import annotations

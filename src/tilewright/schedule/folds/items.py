@@ -1,4 +1,4 @@
-"""Which tiles of rows the blocks of a persistent kernel take, and in which order."""
+"""The tiles of rows that a block of a persistent kernel takes, and their order."""
 
 from __future__ import annotations
 

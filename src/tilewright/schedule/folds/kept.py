@@ -1,8 +1,8 @@
-"""Results along a whole row whose loop has one step for each block: the block keeps the values of its step.
+"""Results along whole rows, if each block computes one step of a row and keeps its values in registers.
 
 ``Y[m] = softmax(X[m] @ W)`` stores a value for each element of a row.  A block that computes one step of the
-row keeps its products in registers.  It needs the extreme and the sum of the whole row: the blocks of a row
-exchange theirs through memory.  Then each stores its own part, and no product is computed again.
+row keeps its products in registers.  It also needs the extreme and the sum of the whole row, so the blocks of
+a row exchange theirs through memory.  Then each block stores its part, and computes no product again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which schedules of loops that carry a state are legal, and the shared memory that they take."""
+"""Legality of schedules of loops that carry a state, and the shared memory that these schedules take."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Masks that compare positions: which steps of a loop they hide, and in which steps they must be applied.
+"""Masks that compare positions: the steps of a loop that they hide, and the steps that must apply them.
 
 ``where(positions(n) <= positions(m)[:, None] + shift, s, -inf)`` hides every element of a step whose first
-column lies beyond ``last row + shift``.  Such a step may be left out if it changes no value that the loop
-carries.  In a step whose last column lies before ``first row + shift`` nothing is hidden.
+column lies beyond ``last row + shift``.  The loop may leave out this step if it changes no carried value.  In
+a step whose last column lies before ``first row + shift`` the mask hides nothing.
 """
 
 from __future__ import annotations

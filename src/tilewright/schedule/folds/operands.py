@@ -1,7 +1,7 @@
 """Operands of a loop in shared memory, and the tiles of a block at each step.
 
-`HeldOperand` brings the tile of an operand to shared memory.  `StepPlace` says where the elements of a step
-lie, and which thread has which.  Both see the block as a `LoopBlock`: its form, its schedule and its tiles.
+`HeldOperand` copies the tile of an operand to shared memory.  `StepPlace` knows the addresses of the elements
+of a step, and the thread that holds each.  Both see the block as a `LoopBlock`: form, schedule and tiles.
 """
 
 from __future__ import annotations

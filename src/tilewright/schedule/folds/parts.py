@@ -1,17 +1,18 @@
-"""Parts of a loop that carries a state: how the cells of two parts merge, and how blocks bring them together.
+"""Parts of a loop that carries a state: how the states of two parts merge, and how blocks exchange them.
 
-Each rule follows from the graph of a step.  Let ``x`` be a value that no cell enters.
+A state consists of *cells*, one for each carried value.  The rule that merges a cell follows from the graph
+of a step.  Let ``x`` be a value that does not depend on cells.
 
 - An extreme, ``max(cell, x)``: the parts merge by ``max``.
 - A sum, ``cell + x``: the parts are added.
 - A rescaled sum, ``cell * f(h(old) - h(new)) + x``, where ``old`` and ``new`` are an extreme before and after
   the step, ``h`` is linear, ``f`` is ``exp`` or ``exp2``, and ``x`` is a sum of values times ``f(... -
   h(new))``: each part is rescaled from its own extreme to that of both, then they are added.
-- The companion of an extreme, ``where(x > extreme, y, cell)``, which may prefer NaN: the part with the
-  extreme has it, and of equal ones the first.
+- The companion of an extreme, ``where(x > extreme, y, cell)``, which may prefer NaN: it comes from the part
+  with the extreme, or from the first of parts with equal extremes.
 
-The first value of a sum is 0, so that a part without steps changes nothing.  What an author states for a cell
-replaces these rules; it is not asked about parts without steps.
+The first value of a sum is 0, so that a part without steps changes nothing.  A merge that the author states
+replaces these rules; it is not called for parts without steps.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Powers and places of extremes: how values of a loop depend on a running extreme; and values of rows.
+"""Powers and indices of extremes: how values of a loop depend on a running extreme; and values of rows.
 
 Terms that all have the factor ``f(h(extreme))``, with a linear ``h`` and ``f`` one of `POWERS`, can be
 rescaled together: from one extreme to another one by ``f(h(new) - h(old))``.
 
-The place of an extreme is the smallest position whose element is the extreme of the row, or NaN:
+The index of an extreme is the smallest position whose element is the extreme of the row, or NaN:
 ``where((x == top) | (x != x), positions, NOWHERE).min``.  A loop carries it as the companion of the extreme.
-A step replaces the place if its own extreme is beyond that so far, or is the first NaN.
+A step replaces the index if its own extreme exceeds the extreme so far, or is the first NaN.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 exponentials, and a product.  The online form computes all three in one loop.  Each reduction is a cell.  A
 sum whose terms all have the factor ``f(c * (x - top))``, with the extreme of x, is rescaled in each step,
 from the extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``,
-multiplies the sum after the loop.  Reductions that depend on others in another way have a loop of their own,
-which follows.  In two passes, the first loop computes factors of products, such as ``1 / total``, too.
+multiplies the sum after the loop.  A reduction that depends on others in another way gets a second loop.  The
+first loop then also computes factors of products, such as ``1 / total``.
 
 The result is a flow with the loop that an author would have written.
 """

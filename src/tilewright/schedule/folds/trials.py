@@ -1,9 +1,9 @@
-"""Trials of a flow on random arrays: whether the merge that an author states agrees with the steps of a loop.
+"""Trials of a flow on random arrays: they test that an author's merge agrees with the steps of a loop.
 
-The loop is computed as a whole, and in three parts whose states are merged, in both orders.  Where sums,
-products, quotients and powers are all that enters, floats are residues modulo primes, so that equal means
-equal for any numbers, except with a probability of about 2**-32.  In every case the loop is computed in f64,
-on arrays of several magnitudes and on small integers, among which many are equal.
+A trial computes the loop as a whole, and in three parts whose states it merges in both orders.  If the loop
+has only sums, products, quotients and powers, floats are residues modulo primes.  Equal results then mean
+equality for all numbers, except with a probability of about 2**-32.  Every loop is also computed in f64, on
+arrays of several magnitudes and on small integers with many equal values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The values of a step of a loop that carries a state, and of what follows the loop, as tiles in registers.
+"""The values in and after the steps of a loop that carries a state, as tiles in registers.
 
-Every value is a tile over (rows, columns), with extent 1 along a dimension that it does not vary along.
-Elements beyond the end of an array are not defined: a reduction along the columns replaces them by the
-neutral element first, and the left operand of a product by 0.
+Every value is a tile over (rows, columns).  If it does not vary along a dimension, its extent there is 1.
+Elements beyond the end of an array are undefined.  A reduction along the columns first replaces them by the
+neutral element, and a product replaces those of its left operand by 0.
 """
 
 from __future__ import annotations
