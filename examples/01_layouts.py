@@ -2,9 +2,9 @@
 
     python examples/01_layouts.py [--small] [-o DIRECTORY]
 
-Prints each table and compares it with a formula in plain Python.  With -o, also draws each layout, and a tile
-that is distributed over threads (as SVG, and as PNG if matplotlib is installed).  Exits non-zero if a table
-differs from its formula.
+The program prints each table and compares it with a formula in plain Python.  With -o it also draws each
+layout, and a tile that is distributed over threads (as SVG, and as PNG if matplotlib is installed).  It exits
+non-zero if a table differs from its formula.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tilewright.layouts import PadTo, Permute, Unmerge
 
 
 def nested(scale):
-    """4 x 8, the second mode nested: columns in pairs; each pair runs through all four rows."""
+    """A layout of 4 x 8 with a nested second mode: each pair of columns runs through all four rows."""
     columns = 4 * scale
     layout = tw.Layout((4, (2, columns)), (2, (1, 8)))
     return layout, lambda i, j: 2 * i + j % 2 + 8 * (j // 2)
 
 
 def nested_twice(scale):
-    """Both modes nested, one of them twice: bits of row and column are interleaved, as in a Z-order curve."""
+    """Both modes are nested, one twice: bits of row and column alternate, as in a Z-order curve."""
     layout = tw.Layout(((2, 2), (2, (2, 2 * scale))), ((2, 8), (1, (4, 16))))
 
     def formula(i, j):

@@ -4,8 +4,8 @@
 
 An image of 32 x 9 x 9 x 7 positions with 4 groups of 64 channels in f32 (NDHWGC) and a filter of 3 x 3 x 3
 give 4 matrices of 7840 rows and 1728 columns.  128 threads write tiles of 32 x 64, 4 elements at once.  Every
-element is compared with NumPy's windows.  Then follow strides, dilations and padding, on an image that no
-tile divides, and the reverse: `tw.col2im` adds the matrix into an image, in which windows overlap.
+element is compared with NumPy's windows.  The program then tries strides, dilations and padding on an image
+that no tile divides, and the reverse: `tw.col2im` adds the matrix into an image, in which windows overlap.
 """
 
 from __future__ import annotations

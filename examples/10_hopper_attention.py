@@ -3,8 +3,8 @@
     python examples/10_hopper_attention.py [--small]
 
 One warp loads keys and values into two rings.  Each of two or three warpgroups takes 64 queries.  It issues
-the product with the next keys and that with the previous values together, and computes exponentials while the
-latter runs.  Scores stay in registers: their exponentials are operand A of the second product.
+two products together, with the next keys and with the previous values, and computes exponentials while the
+second runs.  Scores stay in registers: their exponentials are operand A of the second product.
 
 Causal: query i sees the keys up to i + shift.  A query that sees no key gives zeros.  Without a GPU the
 kernel is only compiled, for sm_90a.

@@ -7,8 +7,8 @@ A layer's weights are stored as fp8 or i8, with a scale for each output.  The ke
 dataflow kernel below and by `tw.scaled_mm`; both give the same numbers.  The program prints the error that is
 due to rounding the weights, and the bytes that the weights take.
 
-Then follow 4-bit weights, of which 32 neighbours along K share a scale, and a product of fp8 by fp8 with a
-scale for each block of 128 elements along K, as training in fp8 needs it.
+Two more products follow: by 4-bit weights, with a scale for 32 neighbours along K, and of fp8 by fp8, with a
+scale for each block of 128 elements along K, as in fp8 training.
 """
 
 from __future__ import annotations

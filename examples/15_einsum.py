@@ -1,12 +1,12 @@
-"""The projections of an attention layer as contractions: one kernel each, which writes heads in order.
+"""The projections of an attention layer as contractions: one kernel each, with the heads in any order.
 
     python examples/15_einsum.py [--small] [--target cuda|cpu|reference]
 
 x (batch, position, channel) times W (channel, head, element) gives queries in the order (batch, head,
-position, element), which attention needs.  NumPy needs a product, an addition and a permuted copy for it.
-The projection back sums over heads and elements, which then have two strides.  The kernel below writes the
-first contraction by hand.  Every element is compared with NumPy.  Then follow the same with dropout, and a
-reduction of the rows of a product that is not stored.
+position, element), which attention needs.  NumPy needs a product, an addition and a permuted copy for this.
+The projection back sums over heads and elements, which have two strides.  The kernel below is the first
+contraction as a dataflow kernel.  Every element is compared with NumPy.  The program also adds dropout, and
+reduces the rows of a product that it does not store.
 """
 
 from __future__ import annotations

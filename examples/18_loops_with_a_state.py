@@ -2,11 +2,11 @@
 
     python examples/18_loops_with_a_state.py [--small] [--target cuda|cpu|reference]
 
-Each kernel says what is computed in one pass over the keys, words or classes, and nothing about hardware.  No
-score is ever stored.  `linear_attention` stores results in each step, and carries a state of other rows.
-`attention_of_rows` and the gradients that read logarithms of sums compute with whole rows, and the library
-makes the loop.  The others write the loop and its state; `moments` and `top_k` also say how the states of two
-parts of a row merge.  Examples 09 and 10 write attention by hand.  Every element is compared with float64.
+Each kernel makes one pass over keys, words or classes, and says nothing about hardware.  No kernel stores
+scores.  `attention_of_rows` and most gradients compute with whole rows, and the library makes the loop.  The
+other kernels write the loop and its state.  `moments` and `top_k` also say how the states of two parts of a
+row merge.  `linear_attention` stores results in each step, and its state has other rows than its result.
+Examples 09 and 10 write attention by hand.  Every element is compared with float64.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGEST = 8
 """Scores of each row that `top_k` finds."""
 
 RATE = -0.125
-"""Logarithm of the factor by which a position weighs less than the next one, to the base 2."""
+"""Decay of linear attention: a position weighs 2**RATE times as much as the next one."""
 
 U = 2.0**-11
 """Relative error of rounding to f16."""
@@ -103,7 +103,7 @@ def gradient(X, W, word, dX):
 
 @tw.kernel(X="M K", W="N K", word="M", lse="M", dW="N K")
 def gradient_of_words(X, W, word, lse, dW):
-    """The gradient of the cross-entropy with respect to W, with the logarithms of the sums of each row."""
+    """The gradient of the cross-entropy with respect to W; ``lse`` has the logarithm of each row's sum."""
     for n, k in tw.tiles(dW):
         dw = tw.zeros((n, k), tw.f32)
         for m in tw.steps(X.shape[0]):
@@ -116,7 +116,7 @@ def gradient_of_words(X, W, word, lse, dW):
 
 
 def chan(a, b):
-    """The moments of two samples: blocks that share a row merge their states by this formula."""
+    """Merge the moments of two samples, by Chan's formula, for blocks that share a row."""
     (count, mu, squares), (more, other, rest) = a, b
     both, apart = count + more, other - mu
     return both, mu + apart * (more / both), squares + rest + apart * apart * (count * more / both)
@@ -154,13 +154,13 @@ def argmax(X, W, best, at):
 
 
 def longest(one, other, m, t, n, count):
-    """The largest of two lists with their places, in order; of equal values those of the first list."""
+    """Merge two lists into one of the largest values and their indices; of equal values the first list's."""
     (left, known), (right, later) = one, other
     old, rest = tw.zeros((m, t), tw.f32), tw.zeros((m, n), tw.f32)
     values, places = tw.full((m, t), -math.inf, tw.f32), tw.full((m, t), 0, tw.i32)
     old.assign(left)
     rest.assign(right)
-    for i, _ in tw.steps((count, 1)):  # the largest that is left in either
+    for i, _ in tw.steps((count, 1)):  # take the largest value left in either list
         a, b = old.max(axis=1), rest.max(axis=1)
         before = tw.where(old == a[:, None], known, 2**30).min(axis=1)
         behind = tw.where(rest == b[:, None], later, 2**30).min(axis=1)
@@ -175,7 +175,7 @@ def longest(one, other, m, t, n, count):
 
 @tw.kernel(X="M K", W="N K", best="M T", at="M T")
 def top_k(X, W, best, at):
-    """The largest scores of each row in their order, and their places; of equal scores the first."""
+    """The largest scores of each row in descending order, and their indices; of equal scores the first."""
     for m, t in tw.tiles(best):
         values, places = tw.full((m, t), -math.inf, tw.f32), tw.full((m, t), 0, tw.i32)
         merge = partial(longest, m=m, t=t, n=t, count=best.shape[1])
@@ -191,7 +191,7 @@ def top_k(X, W, best, at):
 
 @tw.kernel(Q="N D", K="N D", V="N E", O="N E", rate=tw.f32)
 def linear_attention(Q, K, V, O, rate):
-    """``O[i] = sum_j 2^(rate (i - j)) (Q[i] K[j]) V[j]`` over j up to i: a state of D rows, which decays."""
+    """``O[i] = sum_j 2^(rate (i - j)) (Q[i] K[j]) V[j]`` over j up to i; the state has D rows, and decays."""
     for e in tw.tiles(V.shape[1]):
         state = tw.zeros((Q.shape[1], e), tw.f32)
         for n in tw.steps(Q.shape[0]):
@@ -290,7 +290,7 @@ def main():
     check("mean", found["mean"], about.mean(axis=1), 1e-3)
     check("variance", found["variance"], about.var(axis=1), 1e-3 * about.var(axis=1))
     check("largest", found["best"], top, 1e-4)
-    # The place of a score that f32 cannot tell from the largest may be found.
+    # The kernel may return the index of another score that equals the largest in f32.
     check("argmax", scores[np.arange(positions), found["at"]], top, 1e-4)
     largest = -np.sort(-scores, axis=1)[:, :LARGEST]
     check("largest scores", found["largest"], largest, 1e-4)

@@ -2,9 +2,9 @@
 
     python examples/20_adapters_and_norms.py [--small] [--target cuda|cpu|reference]
 
-The sums along K and along the rank share one set of accumulators.  The sums of squares that RMSNorm and
-LayerNorm need are taken from the tiles of x that are multiplied, so that no normalised row is ever stored:
-the factor of a row multiplies its product.  Every element is compared with float64.
+The sums along K and along the rank share one set of accumulators.  RMSNorm and LayerNorm need sums of
+squares; the kernel computes them from the tiles of x that it multiplies.  The factor of a row then multiplies
+its product, so no normalised row is ever stored.  Every element is compared with float64.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def adapted(X, W, T, B, Y, s):
 
 @tw.kernel(X="M K", W="N K", Y="M N", eps=tw.f32)
 def rms_norm(X, W, Y, eps):
-    """The weight of the norm, which lies along k, is multiplied into W once, before."""
+    """The caller multiplies the weight of the norm along k into W."""
     for m, n in tw.tiles(Y):
         acc, square = tw.zeros(), tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[1]):
@@ -46,7 +46,7 @@ def rms_norm(X, W, Y, eps):
 
 @tw.kernel(X="M K", W="N K", sums="N", bias="N", Y="M N", eps=tw.f32)
 def layer_norm(X, W, sums, bias, Y, eps):
-    """``sums`` has the sums of W along k, and ``bias`` the product of the bias of the norm and W."""
+    """``sums`` has the sums of W along k, and ``bias`` the product of the norm's bias and W."""
     for m, n in tw.tiles(Y):
         acc, total, square = tw.zeros(), tw.zeros((m,), tw.f32), tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[1]):

@@ -2,10 +2,10 @@
 
     python examples/21_tensor_parallel.py [--ranks 2] [--steps 12]
 
-It needs PyTorch.  The processes talk over gloo, on processors.  The parent trains the same model alone, and
-the loss curves are compared: they differ by rounding only, because sums over ranks are added in another order
-than sums of one process.  Every rank has the same embeddings, norms and output layer, whose gradients are
-equal on all ranks, so that nothing else is exchanged.
+It needs PyTorch.  The processes communicate over gloo, on CPUs.  The parent process trains the same model
+alone and compares the loss curves.  They differ by rounding only, because sums over ranks are added in
+another order.  Every rank has the same embeddings, norms and output layer.  Their gradients are equal on all
+ranks, so the ranks do not exchange them.
 """
 
 from __future__ import annotations

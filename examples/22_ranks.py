@@ -2,8 +2,8 @@
 
     python examples/22_ranks.py [--small]
 
-All-gather and product, C = A B: each rank holds rows of A. Copy engines bring the shards of the others, while
-the kernel multiplies: it begins with its own shard, and waits for each other shard before it first loads it.
+All-gather and product, C = A B: each rank holds rows of A. Copy engines bring the shards of other ranks while
+the kernel multiplies. It begins with its own shard, and waits for every other shard before it loads that.
 
 Product and reduce-scatter, C = A B: each rank holds columns of A and rows of B. Its kernel stores each tile
 of its product into the memory of the rank that owns the tile, which adds them up in the order of the ranks.
@@ -26,7 +26,7 @@ SCHEDULE = tw.Schedule(tw.atoms.fma(tw.f32), TILE, warps=(2, 1))
 
 @tw.kernel(A="M K", B="K N", C="M N", READY="R", rank=int, epoch=int)
 def all_gather_matmul(A, B, C, READY, rank, epoch):
-    """C = A B; the shard p of the rows of A is there once READY[p] is epoch."""
+    """C = A B; shard p of the rows of A has arrived once READY[p] is epoch."""
     for m, n in tw.tiles(C):
         tw.arrives(A, READY, epoch, first=rank)  # the local shard first
         acc = tw.zeros()
@@ -37,7 +37,7 @@ def all_gather_matmul(A, B, C, READY, rank, epoch):
 
 @tw.kernel(A="P S K", B="K N", PARTS="P S N", SENT="P", rank=int)
 def matmul_scatter(A, B, PARTS, SENT, rank):
-    """PARTS[p] = A[p] B in the memory of rank p, which counts SENT[p]."""
+    """PARTS[p] = A[p] B in the memory of rank p; SENT[p] there counts the parts that are stored."""
     for p, m, n in tw.tiles(PARTS):
         tw.leaves(PARTS, SENT, first=rank + 1)  # the local part last: it needs no wire
         acc = tw.zeros()
