@@ -379,7 +379,7 @@ class Tensor(Rearranged):
         A scatter with two equal rows is a race, which the reference reports.
 
         An index of several dimensions replaces ``dim`` by them, as in NumPy: ``new[i, j, ...] = old[index[i,
-        j], ...]``.  Pages of rows become one array so: in ``pool.rows(pages).merge(1)`` the rows of all pages
+        j], ...]``.  This joins pages of rows: in ``pool.rows(pages).merge(1)`` the rows of all pages
         ``pages[b]`` follow each other.
 
         Args:

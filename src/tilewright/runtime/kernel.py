@@ -233,7 +233,7 @@ class Bound(BoundChecks):
         Args:
             arguments: arrays (NumPy, PyTorch, CuPy, JAX, anything with DLPack or the CUDA array interface),
                 numbers and integers, in the order of the author's parameters.
-            target: ``"reference"``, ``"cpu"`` or ``"cuda"``; default: where the arrays lie.
+            target: ``"reference"``, ``"cpu"``, ``"cuda"`` or ``"hip"``; default: where the arrays are.
             stream: the CUDA stream; default: the current stream of the arrays' framework.
             named: arguments by the names of the parameters.
 
@@ -468,7 +468,7 @@ class Bound(BoundChecks):
         Args:
             arguments: arrays, wherever they lie; `tw.like` or `tw.TensorSpec` values, which take no memory.
                 Numbers do not matter, and may be left out if arguments are given by name.
-            target: ``"reference"``, ``"cpu"`` or ``"cuda"``; default: where the arrays lie.
+            target: ``"reference"``, ``"cpu"``, ``"cuda"`` or ``"hip"``; default: where the arrays are.
             arch: the architecture, e.g. ``"sm_90a"``; default: that of this machine.
             named: arguments by the names of the kernel's parameters.
 

@@ -164,8 +164,8 @@ class Schedule:
     not legal, the error has every reason.
 
     Args:
-        atom: the instruction that multiplies.  If a kernel has no product, it is a multiply-add, and says
-            which elements of a tile each lane has.
+        atom: the instruction that multiplies.  For a kernel without a product, a multiply-add: its map of
+            sums decides which elements of a tile each lane has.
         tile: extents (m, n, k) of the tile of a block, or of each group if groups have their own tiles; ``k``
             is the depth of the tiles of A and B that are copied at once.
         warps: number of warps (warpgroups with ``wgmma``) along the rows and along the columns of a group's
@@ -234,12 +234,12 @@ class Schedule:
             attention; 0: the result has none.  ``tile`` is then (rows, elements of the loop in one step,
             depth of the products inside of a step).  For products of products: columns of an inner product,
             such as ``X A`` in ``X W + (X A) B``, in a tile; they cover the extent.
-        resident: whether the operand of the products inside of a step that is the same in all steps stays in
-            shared memory, e.g. the queries of attention; the depth of the tile covers it.
+        resident: whether an operand that is the same in all steps, e.g. the queries of attention, stays in
+            shared memory; the depth of the tile covers it.
         fold: how the reductions of a whole row become loops.  ``"online"``: as few loops as possible; sums of
             powers of an extreme are rescaled in each step, and factors that are the same along the row follow
             the loop.  ``"two passes"``: a first loop computes these factors, such as the sum of the weights
-            of a softmax, and a second one multiplies normalised values, as they are written.  ``"kept"``: for
+            of a softmax, and a second loop multiplies the normalised values.  ``"kept"``: for
             results along the row, as softmax(X W).  Each block has one step of the loop, and keeps its values
             in registers.  With ``split_k=1`` the step is the whole row.  With ``split_k="auto"`` the blocks
             of a row exchange their sums and extremes, and each stores its own part; ``blocks`` blocks run at

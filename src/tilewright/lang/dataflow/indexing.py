@@ -475,8 +475,8 @@ def positions(span: Any, axis: int = -1) -> Tile:
 
     Args:
         span: a variable of the loop over `tiles`, or over `steps`.  Along groups of rows it counts from the
-            first row of the array, not from that of the group.  Or a tile, for the span of one of its axes,
-            such as a whole row, which has no variable.
+            first row of the array, not from that of the group.  For a whole row, which has no variable, a
+            tile instead.
         axis: the axis of a tile; a negative number counts from the last.
 
     Raises:

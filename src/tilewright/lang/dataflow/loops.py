@@ -71,12 +71,12 @@ def tiles(
         of: the array to store, or the extents of the dimensions.
         batch: number of leading dimensions that are single indices, as in ``for b, m, n in tw.tiles(C)``;
             default: all but two.
-        groups: an array of integers that cuts the first dimension after those of ``batch`` into groups, as in
+        groups: an array of integers that divides the first dimension after the batches into groups, as in
             ``for g, m, n in tw.tiles(C, groups=ends)`` and ``for g, b, m, n in tw.tiles(C, groups=ends)``.
             Group ``g`` has the rows ``m`` from ``ends[g - 1]`` (from 0 for the first group) up to
             ``ends[g]``, excluded.  With ``groups=(starts, ends)`` it begins with ``starts[g]``; no group
             begins before the end of an earlier one.  The kernel reads the arrays, so groups may differ at
-            every launch.  Rows of no group are not stored.
+            every launch.  Rows outside of all groups are not stored.
 
     Raises:
         TraceError: the call is not in a ``for`` statement, there is a second loop over tiles, or explicit
@@ -140,8 +140,8 @@ def steps(
     """``for k in tw.steps(K):`` iterates over a summed dimension, in steps of any length.
 
     A loop that carries a state can be computed in parts, each by a block, if the states of two parts merge.
-    The library derives how sums, extremes, sums that powers of an extreme rescale, and places of extremes
-    merge.  For other states the author says it.
+    The library derives how sums, extremes, sums that powers of an extreme rescale, and indices of extremes
+    merge.  For other states, pass ``merge``.
 
     Args:
         extent: extent of the dimension.  With several extents, as in ``for r, k in tw.steps((R, K))``, all
@@ -154,7 +154,7 @@ def steps(
             whole dimension.
         block: number of indices in one unit of ``begin`` and ``end``.  With ``block=64`` they count blocks of
             64 indices, such as the rows of blocks that integers choose.
-        state: the accumulators that ``merge`` merges; how the others merge is derived.
+        state: the accumulators that ``merge`` merges; the library derives how the others merge.
         merge: function of two states, each a tuple of tiles in the order of ``state``, or one tile for one
             accumulator.  The first state is that of some elements of the dimension, the second that of the
             elements that follow; it returns the state of both.  It is never called for a part without
@@ -287,8 +287,8 @@ def zeros(along: Any = (), dtype: DType | str | None = None, *, precision: str =
 
     Args:
         along: the spans of its axes, in place of NumPy's shape, or the extents of whole dimensions, as in
-            ``tw.zeros((Q.shape[1], e))``; only a fold that reads the accumulator before its first step needs
-            them.
+            ``tw.zeros((Q.shape[1], e))``; needed only if the first step reads the accumulator, as in
+            ``acc.assign(acc + x)``.
         dtype: dtype of the sums; default: f32 for products of narrower floats, i32 for integers, f64 for f64.
         precision: ``"exact"``; ``"tf32"``: f32 factors may have 10 fraction bits; ``"f32"``: sums lose no
             more than sums in f32, even if the instruction truncates.

@@ -388,10 +388,10 @@ class Tile(Arithmetic):
 
     @verb
     def argmax(self, axis: int) -> Tile:
-        """Return the place of the maximum along a whole axis, in i32; the result lacks the axis.
+        """Return the index of the maximum along a whole axis, in i32; the result lacks the axis.
 
         Of equal elements the first one counts, and of rows with NaN the first NaN, as in NumPy.  In a loop
-        over `steps` of the axis, this is the place in the whole dimension of the first maximum of the step.
+        over `steps` of the axis, this is the index in the whole dimension of the step's first maximum.
 
         Args:
             axis: the axis; a negative number counts from the last.
@@ -416,10 +416,10 @@ class Tile(Arithmetic):
 
     @verb
     def argmin(self, axis: int) -> Tile:
-        """Return the place of the minimum along a whole axis, in i32; the result lacks the axis.
+        """Return the index of the minimum along a whole axis, in i32; the result lacks the axis.
 
         Of equal elements the first one counts, and of rows with NaN the first NaN, as in NumPy.  In a loop
-        over `steps` of the axis, this is the place in the whole dimension of the first minimum of the step.
+        over `steps` of the axis, this is the index in the whole dimension of the step's first minimum.
 
         Args:
             axis: the axis; a negative number counts from the last.
@@ -446,9 +446,9 @@ class Tile(Arithmetic):
     def cumsum(self, axis: int, *, reverse: bool = False) -> Tile:
         """``y[i, j] = sum of x[i, k] for k <= j`` for ``axis=1``: prefix sums along a whole axis.
 
-        In f32 for narrower floats, in i32 for narrower integers and truth values; integers wrap.  A row that
-        is longer than a tile is summed by a loop, which carries the sum so far.  In a loop over `steps` of
-        the axis itself, these are the prefix sums of one step, and the author adds what the loop carries.
+        Sums are in f32 for narrower floats, and in i32 for narrower integers and truth values.  Integers
+        wrap.  If a row is longer than a tile, a loop over tiles carries the sum so far.  In a loop over
+        `steps` of the axis itself, these are the prefix sums within the step; add the carried sum yourself.
 
         Args:
             axis: the axis; a negative number counts from the last.
