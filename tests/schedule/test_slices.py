@@ -217,3 +217,80 @@ def test_refusals() -> None:
             C[:, ::2][m, h] = C[:, 1::2][m, h]
 
     refused(read_elsewhere, x[:, :4], c, match="is read and .* is stored: the order of the tiles")
+
+
+# ---------------------------------------------------------------- extents that are constants
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def first_columns(A, B, C, *, depth, rows):
+    for m, n in tw.tiles(C[:rows]):
+        acc = tw.zeros()
+        for k in tw.steps(depth):
+            acc += A[:rows, :depth][m, k] @ B[:, :depth][n, k].T
+        C[:rows][m, n] = acc
+
+
+@tw.kernel(Q="M D", K="N D", V="N E", O="M E")
+def first_keys(Q, K, V, O, *, count):
+    for m, e in tw.tiles(O):
+        total = tw.zeros((m, e), tw.f32)
+        for n in tw.steps(count):
+            s = Q[m] @ K[:count][n].T
+            s = tw.where(tw.positions(n) <= tw.positions(m)[:, None], s, 0.0)
+            total.assign(total + s.to(V.dtype) @ V[:count][n, e])
+        O[m, e] = total
+
+
+CHOSEN_FOR = [("cuda", "sm_80"), ("cuda", "sm_90a"), ("hip", "gfx942"), ("hip", "gfx1100")]
+
+
+def numbers(kind: str, *shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(tw.dtype(kind).numpy)
+
+
+def under_chosen_schedules(kernel: Any, arrays: list[Array], exact: Array, **constants: int) -> None:
+    """Run the schedules that GPUs have on the reference; sums of small integers are exact."""
+    *given, result = arrays
+    for target, arch in CHOSEN_FOR:
+        schedule = kernel.bind(**constants).schedule_for(*arrays, target=target, arch=arch)
+        own = kernel.bind(**constants, schedule=schedule)
+        own.compile(*arrays, target=target, arch=arch)
+        if not schedule.by_bulk or arch == "sm_90a":
+            found = np.full_like(result, np.nan)
+            own(*given, found, target="reference")
+            assert np.array_equal(found[: len(exact)], exact), (arch, schedule)
+            assert np.isnan(found[len(exact) :]).all()
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize(("depth", "rows"), [(1, 70), (64, 7), (100, 70), (200, 1)])
+def test_products_whose_depth_is_a_constant(depth: int, rows: int, kind: str) -> None:
+    """Rings load tiles past the last one, of which tracing knows here that they are past the array."""
+    a, b, c = numbers(kind, 70, 200), numbers(kind, 40, 200), np.empty((70, 40), np.float32)
+    exact = a[:rows, :depth].astype(np.float64) @ b[:, :depth].T.astype(np.float64)
+    under_chosen_schedules(first_columns, [a, b, c], exact, depth=depth, rows=rows)
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize("count", [1, 30, 64])
+def test_loops_with_a_state_whose_extent_is_a_constant(count: int, kind: str) -> None:
+    q, k, v, o = (
+        numbers(kind, 50, 16),
+        numbers(kind, 64, 16),
+        numbers(kind, 64, 8),
+        np.empty((50, 8), np.float32),
+    )
+    s = q.astype(np.float64) @ k[:count].T.astype(np.float64)
+    exact = np.tril(s) @ v[:count].astype(np.float64)
+    under_chosen_schedules(first_keys, [q, k, v, o], exact, count=count)
+
+
+def test_parts_of_a_result_whose_extents_are_constants() -> None:
+    """Blocks add up parts of few tiles; loops over parts are guarded by branches."""
+    given = [tw.like("f32", 4096, 256), tw.like("f32", 64, 256), tw.like("f32", 4096, 64)]
+    for depth in (100, 192):
+        kernel = first_columns.bind(depth=depth, rows=100)
+        schedule = kernel.schedule_for(*given, target="cuda", arch="sm_80")
+        assert schedule.is_split
+        kernel.compile(*given, target="cuda", arch="sm_80")

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.argument_checks import is_integer, legal
 from tilewright.errors import TraceError, shown
 from tilewright.lang.numpy_functions import apply_ufunc, no_numpy_function
-from tilewright.lang.source import author_frame, here, instruction_at
+from tilewright.lang.source import author_frame, here, instruction_at, origin
 from tilewright.lang.tracer import current, inline, located, open_region
 from tilewright.symbolic import expr
 from tilewright.symbolic.nodes import Cond, Constant, Expr, Int, bounds
@@ -439,6 +439,8 @@ def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
         TraceError: a constant index lies outside a constant count.
     """
     if isinstance(index, int) and isinstance(count, int) and not -count <= index < count + past:
+        if origin() is not None:  # no branch of the schedule reaches it; `Tensor` hides it
+            return index
         raise TraceError(f"{what} is outside [{-count}, {count}{']' if past else ')'}", here())
     return expr.add(count, index) if isinstance(index, int) and index < 0 else index
 

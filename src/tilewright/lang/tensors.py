@@ -7,7 +7,8 @@ from typing import Any, NoReturn, Protocol, Self, overload
 
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
-from tilewright.ir.ops import Gather, PartitionOp, Reshape
+from tilewright.ir.integer_ops import VARIABLE
+from tilewright.ir.ops import Gather, GetVariable, PartitionOp, Reshape, Variable
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile
 from tilewright.lang.fragments import Fragment, Number
@@ -15,11 +16,11 @@ from tilewright.lang.numpy_functions import no_numpy_function
 from tilewright.lang.rearranged import Rearranged
 from tilewright.lang.scalars import Index, as_tuple, constant, from_end, project, spelled_slice, unwrap, wrap
 from tilewright.lang.sharing import share_out
-from tilewright.lang.source import here
+from tilewright.lang.source import here, origin
 from tilewright.lang.tracer import current, inline, located, open_region, verb
 from tilewright.layout.layout import Layout
 from tilewright.symbolic.expr import add, ceil_div, less_equal, mul, prove
-from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.views import transforms as t
 from tilewright.views.transforms import Transform, as_written
 
@@ -178,6 +179,7 @@ class Tensor(Rearranged):
 
     def _view(self, transform: Transform, suffix: str) -> Self:
         name = f"{self.value.buffer.name}_{suffix}"
+        transform = transform if origin() is None else _hiding(transform, self.value.tensor.shape)
         shown = as_written(transform, self.value.tensor.shape)
         shown = shown if len(f"{self.value}{shown}") <= SHOWN else ""
         made = current().define(Reshape, name, shown=shown, source=self.value, transform=transform)
@@ -494,6 +496,47 @@ def _step(part: slice) -> int:
             here(),
         )
     return step
+
+
+def _hiding(transform: Transform, shape: tuple[Int, ...]) -> Transform:
+    """Return a part of a tensor that a schedule takes, with variables as indices outside of the tensor.
+
+    Schedules take tiles past the end of a loop, or in a branch that is never taken.  If extents are
+    constants, tracing knows that such a tile lies outside, and would refuse it.
+    """
+    if isinstance(transform, t.Tile):
+        at = list(transform.at)
+        for dim, (length, index, extent) in enumerate(zip(transform.shape, at, shape, strict=False)):
+            if length is not None and index is not None and _is_outside(index, 1, ceil_div(extent, length)):
+                at[dim] = _hidden(index)
+        return t.Tile(transform.shape, tuple(at))
+    if isinstance(transform, t.Slice):
+        parts: list[Int | tuple[Int | None, Int | None] | None] = list(transform.at)
+        edges = set(transform.edges)
+        for dim, (part, extent) in enumerate(zip(parts, shape, strict=False)):
+            low, high = t.slice_span(part, extent)
+            count = add(high, mul(low, -1))
+            if _is_outside(low, count, extent):
+                first = _hidden(low)
+                parts[dim] = (first, add(first, count)) if isinstance(part, tuple) else first
+                edges.add(dim)
+        return t.Slice(tuple(parts), tuple(sorted(edges)))
+    return transform
+
+
+def _is_outside(first: Int, length: Int, extent: Int) -> bool:
+    """Return whether a span is proven to leave its dimension."""
+    return prove(less_equal(0, first)) is False or prove(less_equal(add(first, length), extent)) is False
+
+
+def _hidden(index: Int) -> Int:
+    """Return the value of a variable that holds an index, which no proof uses."""
+    tracer = current()
+    held = tracer.define(Variable, "outside", initial=index)
+    now = Sym(tracer.names((f"{held.name}_now",))[0], *VARIABLE)
+    tracer.data.add(now)
+    tracer.builder.append(GetVariable(now, held, location=here()))
+    return now
 
 
 def _may_leave(low: Int, high: Int, extent: Int) -> bool:

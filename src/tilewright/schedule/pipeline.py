@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from tilewright.lang.control import range as traced_range
-from tilewright.lang.control import unroll, when
+from tilewright.lang.control import unroll, var, when
 from tilewright.lang.scalars import Condition, Index
 from tilewright.schedule.provenance import FIELD_OF_VERB, made_by
 
@@ -82,6 +82,8 @@ def main_loop(
     ahead = max(verb.distance for verb in verbs)
     behind = -min(verb.distance for verb in verbs)
     first = behind if peeled else 0
+    if isinstance(count, int):  # tracing would know which tiles are whole, and deal them out differently
+        verbs = [_hiding(verb) if verb.outside and verb.distance > 0 else verb for verb in verbs]
     for time in unroll(ahead + first):
         of_turn: dict[str, Any] = {}
         due = [(verb, at) for verb, at in _due(verbs, time - ahead) if at >= 0]
@@ -110,6 +112,11 @@ def main_loop(
                 for verb, _ in some:
                     inside = peeled or count + tile >= 0
                     _do(verb, LoopStep(count + tile, at % parts, -1 - at, tile, inside=inside))
+
+
+def _hiding(verb: Verb) -> Verb:
+    """Return a verb that sees the index of its tile as a variable, so that it copies all tiles in one way."""
+    return replace(verb, do=lambda step: verb.do(replace(step, index=var(step.index).get())))
 
 
 def _due(verbs: Sequence[Verb], time: int) -> list[tuple[Verb, int]]:
