@@ -168,7 +168,7 @@ class DeviceGemmXdl(DeviceGemm):
     ``m_per_block``.  The parameters of a transfer form one value, and so do those of the store.
 
     Args:
-        a_dtype: element type of A (M, K); a dtype is a name, or as `tw.f16`.
+        a_dtype: element type of A (M, K); dtypes are names, or values such as `tw.f16`.
         b_dtype: element type of B (K, N).
         acc_dtype: dtype of sums.
         c_shuffle_dtype: dtype of the result in shared memory.
@@ -282,7 +282,7 @@ class DeviceGemmWmma(DeviceGemm):
     ``m_per_block``.  The parameters of a transfer form one value, and so do those of the store.
 
     Args:
-        a_dtype: element type of A (M, K); a dtype is a name, or as `tw.f16`.
+        a_dtype: element type of A (M, K); dtypes are names, or values such as `tw.f16`.
         b_dtype: element type of B (K, N).
         acc_dtype: dtype of sums.
         c_shuffle_dtype: dtype of the result in shared memory.

@@ -218,14 +218,14 @@ def attention(
         k: array (B, G, N, D); G divides H.
         v: array (B, G, N, E).
         bias: array that is broadcast to (B, H, M, N).
-        sinks: array (H,): a score of each head that joins the sum of its weights, and has no value.
+        sinks: array (H,): an extra score of each head; its weight joins the sum, but multiplies no value.
         causal: whether row i sees only the keys up to ``i + diagonal``.
         diagonal: offset of the mask; with ``"last"`` the last row sees every key.
         window: number of keys that a row sees at most; needs ``causal``.
         soft_cap: a bound of the scores.
         dropout: probability that a weight is 0, as in `tilewright.attention`; not with ``bias``.
         seed: the key of the random numbers, not traced.
-        offset: another number of them, likewise.
+        offset: a second number that selects them, likewise.
         scale: a number, not traced; default: ``1 / sqrt(D)``.
 
     Returns:

@@ -103,20 +103,20 @@ def attention(
             arrays are then ``q`` (T, H, D), ``k`` (U, G, D), ``v`` (U, G, E), ``out`` (T, H, E) and ``lse``
             (T, H), and sequence b has the rows of ``q`` from ``q_offsets[b]`` up to ``q_offsets[b + 1]``.  It
             may be empty.  The mask counts rows and keys from the first of the sequence, or with
-            ``diagonal="last"`` from its last.  Rows of no sequence are not written.
+            ``diagonal="last"`` from its last.  Rows outside of all sequences stay unwritten.
         k_offsets: likewise for ``k`` and ``v``; default: ``q_offsets``.
         k_lengths: integers (B,) of i32 or i64: batch b has only the first ``k_lengths[b]`` keys, none with 0.
             With ``diagonal="last"`` the last row sees the last of these.
         k_pages: integers (B, T) of i32 or i64, for keys and values in pages of S rows: ``k`` is then (P, S,
             G, D), ``v`` (P, S, G, E), and key n of batch b is ``k[k_pages[b, n // S], n % S]``.  N is T * S.
             Pages beyond the keys of a batch are not read, whatever their numbers are.
-        sinks: array (H,) of f16, bf16 or f32: a score of each head that joins the sum of its weights, and has
-            no value: ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``.
+        sinks: array (H,) of f16, bf16 or f32: an extra score of each head, whose weight joins the sum but
+            multiplies no value: ``lse[i] = log(exp(sinks) + sum_j exp(s[i, j]))``.
         dropout: probability that a weight is 0 before it multiplies a value; the others are multiplied by
-            ``1 / (1 - dropout)``.  ``lse`` is that without dropout.  The page on attention has the random
-            numbers: they depend on seed, offset and the numbers of batch, head, row and key alone.
+            ``1 / (1 - dropout)``.  ``lse`` does not depend on dropout.  The random numbers depend on seed,
+            offset and the indices of batch, head, row and key alone; the page on attention defines them.
         seed: the key of the random numbers, an integer of at least 0.
-        offset: another number of them, e.g. the step of a training.
+        offset: a second number that selects the random numbers, e.g. the training step.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides, of f16, bf16 or f32; default: a new array of the
             framework of ``q``.

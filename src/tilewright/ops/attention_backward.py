@@ -139,12 +139,12 @@ def attention_backward(
         window: number of keys that a row sees at most.
         soft_cap: a bound of the scores.
         bias: array that is added to the scores.
-        q_offsets: offsets of packed sequences.  Gradients of rows of no sequence are not written.
+        q_offsets: offsets of packed sequences.  Gradients of rows outside of all sequences stay unwritten.
         k_offsets: offsets of their keys.
         sinks: the sinks; only their own gradient reads them, because ``lse`` has them for the others.
         dropout: probability that a weight is 0.
         seed: the key of the random numbers.
-        offset: another number of them.
+        offset: a second number that selects them.
         scale: factor of the scores; default: ``1 / sqrt(D)``.
         dq: array with the shape of ``q`` to write, of any strides, of f16, bf16 or f32; default: a new array
             of the framework and the dtype of ``q``.

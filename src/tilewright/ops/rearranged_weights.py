@@ -84,7 +84,7 @@ def rearrange_weights(
     same, but its terms may be added in another order.
 
     Args:
-        b: `packed` numbers of i4 or f4e2m1, (K, N), contiguous along either; K is even.
+        b: `packed` numbers of i4, u4 or f4e2m1, (K, N), contiguous along either; K is even.
         scale_b: as `scaled_mm` takes it.
         zero_b: as `scaled_mm` takes it.
         group: as `scaled_mm` takes it.

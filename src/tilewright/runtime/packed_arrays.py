@@ -43,10 +43,9 @@ def packed(array: Any, element: DType | str, axis: int | None = None) -> Packed:
 
     Args:
         array: an array of u8 of any framework, contiguous along a dimension.
-        element: `i4` or `f4e2m1`.
+        element: `i4`, `u4` or `f4e2m1`.
         axis: the dimension along which elements share bytes; default: the dimension of stride 1.  If several
-            have stride 1, all but one of them have one byte; the last with one byte counts then, as in the
-            result of `pack` and its transpose.
+            have stride 1, the last of those with extent 1, as in the result of `pack` and its transpose.
 
     Returns:
         A view to pass to kernels.

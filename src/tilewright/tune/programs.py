@@ -164,8 +164,8 @@ def run_attention(
     """Run ``O = softmax(Q Kᵀ / sqrt(D)) V``, verify one head element by element, and report the speed.
 
     Args:
-        bound: the kernel; takes Q, K, V, O (B, H, M or N, D), the scale, and of a causal one how many keys
-            the first query sees but itself.
+        bound: the kernel; takes Q, K, V, O (B, H, M or N, D), the scale, and, if causal, the number of
+            keys that the first query sees besides its own.
         dtype: element type of Q, K, V and O.
         shape: extents (B, H, M, N, D).
         target: which target runs it.

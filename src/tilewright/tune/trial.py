@@ -98,7 +98,7 @@ class Trial:
         bound: the kernel; takes A (M, K), B (N, K), C (M, N), or B (K, N) if it names the dimensions so.
         operands: A (M, K) and B (K, N), in host memory.
         target: which target runs it.
-        atom: the MMA atom that it multiplies with, and so how it adds up.  Default: that of its schedule.
+        atom: the kernel's MMA atom, which decides the bound of its sums.  Default: the schedule's.
         about: a description for its name, e.g. ``"192x256x256, fma.f32.f32"``.  Default: its schedule.
         out: dtype of C; default: that of the library's GEMM.
         period: products after which the kernel adds its sums to others in f32; None: never, or as its

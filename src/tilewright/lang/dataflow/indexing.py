@@ -657,9 +657,9 @@ def _fit(call: str, made: Any) -> Any:
 def alias(span: Any) -> SpanIndex:
     """``i = tw.alias(n)``: a second span over a step, so that a tile has its elements as rows and as columns.
 
-    In a loop over ``n``, ``Q[i] @ K[n].T`` has a score for each two elements of the step.  A loop may store
-    the rows of its step, ``O[i, e] = ...``, from what it has carried so far.  What it stores must not depend
-    on the length of a step.  After the loop its state can be stored, ``last[:, e] = total``.
+    In a loop over ``n``, ``Q[i] @ K[n].T`` has a score for each pair of elements of the step.  A step may
+    compute results from the state and store them as rows, ``O[i, e] = ...``.  The results must not depend on
+    the length of a step.  After the loop you can store the state, ``last[:, e] = total``.
 
     Args:
         span: the variable of the loop over `steps`.
