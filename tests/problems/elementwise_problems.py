@@ -238,6 +238,22 @@ REDUCED = {one.__name__: one for one in (of_rows, of_columns, normalised, softma
 KERNELS = {
     one.__name__: one for one in (scaled, turned, several, batched, chosen, dropped, line, gathered, grouped)
 }
+IN_PARTS = {
+    kernel.name: kernel.bind(
+        schedule=tw.Schedule(
+            tw.atoms.fma("f32", lanes=lanes, each=each), tile, (down, 1), split_k="auto", blocks=blocks
+        )
+    )
+    for kernel, lanes, each, tile, down, blocks in (
+        (scan, (2, 16), (1, 4), (4, 64, 1), 1, 60),
+        (scan_back, (1, 32), (1, 1), (2, 32, 1), 2, 132),
+        (columns_back, (1, 32), (1, 1), (2, 32, 1), 2, 132),
+        (masses, (2, 16), (1, 2), (2, 64, 1), 1, 30),
+        (scan_of_columns, (32, 1), (1, 1), (32, 3, 1), 1, 40),
+    )
+}
+"""Kernels whose rows several blocks share."""
+
 OUTPUTS = {
     "several": ("C", "D", "r"),
     "line": ("y", "z"),
@@ -282,6 +298,11 @@ def reduced(number: int, target: str) -> str:
 def scanned(number: int, target: str) -> str:
     """Sum prefixes of rows or columns; see `_carried_out`."""
     return _carried_out(number, target, SCANNED)
+
+
+def scanned_in_parts(number: int, target: str) -> str:
+    """Sum prefixes of rows that several blocks share; see `_carried_out`."""
+    return _carried_out(number, target, IN_PARTS)
 
 
 def in_order(number: int, target: str) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.problems.elementwise_problems import scan
+from tests.problems.elementwise_problems import scan, scanned_in_parts
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
 from tilewright.lang import tile_arithmetic
+from tilewright.schedule.folds import kept
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.legality import shared_bytes
 
@@ -232,6 +234,99 @@ def test_scans_of_two_dtypes_have_memory_for_each() -> None:
     assert ran.kernel.shared_bytes == shared_bytes(schedule, fold_form_of(ran.flow)) == 2 * 4 * 64 * 4
 
 
+# ---------------------------------------------------------------- several blocks of a row
+
+PARTS = {
+    "a lane has neighbours": fma((2, 16), (1, 4), 4, 64, 1, split_k="auto", blocks=60),
+    "two warps": fma((4, 8), (1, 1), 16, 8, 1, warps=2, split_k="auto", blocks=10),
+    "lanes along rows": fma((32, 1), (1, 1), 32, 3, 1, split_k="auto", blocks=7),
+}
+
+
+@tw.kernel(X="M N", C="M N", total="M", least="M")
+def with_a_state(X, C, total, least):
+    """The state after the loop is stored, too, which the last part has."""
+    for m in tw.tiles(total):
+        so_far, low = tw.zeros((m,), tw.f32), tw.full((m,), float("inf"), tw.f32)
+        for n in tw.steps(X.shape[1]):
+            C[m, n] = so_far[:, None] + X[m, n].cumsum(axis=1)
+            so_far.assign(so_far + X[m, n].sum(axis=1))
+            low.assign(tw.minimum(low, X[m, n].min(axis=1)))
+        total[m] = so_far
+        least[m] = low
+
+
+def in_parts(kernel: tw.Kernel, way: str, rows: int, columns: int) -> tuple[dict[str, Any], Any]:
+    """Compute prefix sums of a random array in parts; return the results, and the array."""
+    x = np.random.default_rng((rows, columns)).standard_normal((rows, columns), np.float32)
+    made = {"C": np.full((rows, columns + 5), 777, np.float32)}
+    views = {"C": made["C"][:, :columns]}
+    if kernel is with_a_state:
+        made |= {name: np.full(rows, 777, np.float32) for name in ("total", "least")}
+        views |= {name: made[name] for name in ("total", "least")}
+    bound = kernel.bind(schedule=PARTS[way])
+    bound.forget()
+    ran = bound(x, **views, target="reference")
+    assert (ran.target, ran.schedule) == ("reference", PARTS[way])
+    return made, x
+
+
+@pytest.mark.parametrize("way", PARTS)
+@pytest.mark.parametrize(("rows", "columns"), [(5, 1190), (37, 397), (3, 31), (1, 4096), (2, 1)])
+def test_blocks_of_a_row_begin_with_the_sums_before(way: str, rows: int, columns: int) -> None:
+    """Rows have one part, or more than a tile has columns; the last one is ragged."""
+    made, x = in_parts(with_a_state, way, rows, columns)
+    wide = x.astype(np.float64)
+    room = np.arange(columns) * U * np.abs(wide).cumsum(axis=1)
+    assert (np.abs(made["C"][:, :columns] - wide.cumsum(axis=1)) <= room).all()
+    assert (made["C"][:, columns:] == 777).all()
+    assert (np.abs(made["total"] - wide.sum(axis=1)) <= columns * U * np.abs(wide).sum(axis=1)).all()
+    assert (made["least"] == x.min(axis=1)).all()
+
+
+def test_random_problems_in_parts() -> None:
+    found = {number: scanned_in_parts(number, "reference") for number in range(100, 112)}
+    assert set(found.values()) == {""}, found
+
+
+def test_parts_give_the_same_bits_in_every_run_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that leaves out the part before it, or adds its own, is found."""
+    made, x = in_parts(whole, "a lane has neighbours", 5, 1190)
+    assert made["C"].tobytes() == in_parts(whole, "a lane has neighbours", 5, 1190)[0]["C"].tobytes()
+    right = x.astype(np.float64).cumsum(axis=1)
+    for away in (-1, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                kept.StatesBefore, "merged_parts", lambda self, segment, away=away: segment.part + away
+            )
+            made, _ = in_parts(whole, "a lane has neighbours", 5, 1190)
+        assert np.abs(made["C"][:, :1190] - right).max() > 1
+    whole.bind(schedule=PARTS["a lane has neighbours"]).forget()
+
+
+@pytest.mark.parametrize("missing", ["await_", "signal"])
+def test_the_checker_finds_parts_that_nobody_awaits(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, c = np.ones((5, 1190), np.float32), np.empty((5, 1190), np.float32)
+    kernel = whole.bind(schedule=PARTS["a lane has neighbours"])
+    assert not kernel.check(x, c, outputs=("C",)).findings
+    monkeypatch.setattr(kept, missing, lambda *given, **words: None)
+    kernel.forget()
+    try:
+        assert kernel.check(x, c, outputs=("C",)).findings
+    finally:
+        kernel.forget()
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
+def test_gpus_share_long_rows_among_blocks(target: str, arch: str) -> None:
+    """A row has several blocks if the rows are few, and parts that are long enough to be read twice."""
+    for rows, columns, split in ((1, 2**20, "auto"), (16, 2**17, "auto"), (4096, 4096, 1), (64, 1000, 1)):
+        like = tw.like("f32", rows, columns)
+        made = whole.compile(like, like, target=target, arch=arch)
+        assert made.schedule.split_k == split, made.schedule
+        assert {value for name, value in made.resources.items() if "spill" in name} == {0}
+
+
 # ---------------------------------------------------------------- hazards
 
 
@@ -354,5 +449,13 @@ def test_what_is_refused() -> None:
     with pytest.raises(tw.TraceError, match="cumsum along m, which has rows of groups; nearest"):
         of_groups(x, x.copy(), np.int32([6]), target="reference")
     split = fma((1, 32), (1, 1), 1, 32, 1, split_k=2)
-    with pytest.raises(tw.ScheduleError, match=r"(?s)each step stores results .* before it.*split_k=1"):
+    with pytest.raises(
+        tw.ScheduleError, match=r'(?s)wait for each other, .*at the same time.*split_k="auto"'
+    ):
         whole.bind(schedule=split)(x, x.copy(), target="reference")
+    split = replace(split, split_k="auto", blocks=4)
+    with pytest.raises(tw.ScheduleError, match=r"(?s)does not run all blocks at the same time.*split_k=1"):
+        whole.bind(schedule=split)(x, x.copy(), target="cpu")
+    with pytest.raises(tw.ScheduleError, match=r"(?s)total of two parts cannot be merged.*split_k=1"):
+        by_a_loop.bind(schedule=split)(x, x.copy(), target="reference")
+    whole.bind(schedule=replace(split, split_k=1, blocks=0))(x, x.copy(), target="cpu")

@@ -43,14 +43,14 @@ from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.folds.form import FoldForm
-from tilewright.schedule.folds.kept import MERGED_AT_ONCE, ExchangedStates, KeptStep
+from tilewright.schedule.folds.kept import MERGED_AT_ONCE, ExchangedStates, KeptStep, StatesBefore
 from tilewright.schedule.folds.masks import Trials, bounds_in, masks_of
 from tilewright.schedule.folds.operands import HeldOperand, StepPlace, is_exchanged
-from tilewright.schedule.folds.parts import MergedStates, StateMerge
+from tilewright.schedule.folds.parts import MergedStates, StateMerge, parts_of_loop
 from tilewright.schedule.folds.rows import KEPT
 from tilewright.schedule.folds.values import TileValues, tile_of
 from tilewright.schedule.form import integer_in
-from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
+from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
@@ -75,6 +75,9 @@ class FoldBlock:
 
     all_steps: Index = 0
     """The number of steps of all parts."""
+
+    is_storing = True
+    """Whether steps store results, if the loop has any; not while a part's state alone is computed."""
 
     def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
         self.form, self.schedule, self.arguments = form, schedule, arguments
@@ -253,8 +256,9 @@ class FoldBlock:
             parts = derived(maximum(minimum(steps, MOST), 1))
             return parts  # noqa: RET504 the kernel's parameter is named after it
         steps = prod((self.place.integer(one.extent) for one in self.form.fold.turns), start=steps)
-        split = schedule.split_k
-        wanted = parts_of_k(self.tiles, steps, schedule.blocks) if isinstance(split, str) else split
+        wanted: Index = parts_of_loop(self.form, self.tiles, steps, schedule.blocks)
+        if isinstance(schedule.split_k, int):
+            wanted = schedule.split_k
         parts = derived(maximum(minimum(wanted, minimum(steps, MOST_SPLITS)), 1))
         return parts  # noqa: RET504 the kernel's parameter is named after it
 
@@ -329,9 +333,15 @@ class FoldBlock:
         for at, fold in enumerate(form.earlier):
             cells = self.starts(fold)
             self.fold(fold, cells)
+            if schedule.is_split:
+                with when(self.parts > 1):
+                    self.exchange_states(fold, cells, ExchangedStates)
             self.done = self.after(fold, cells, form.folds[at + 1].given)
             self.empty_rings()
         cells = self.starts(form.fold)
+        if form.fold.results and schedule.is_split:
+            self.run_part(cells)
+            return
         with made_by("reduction"):
             reduction = SplitReduction()
             if schedule.is_split:
@@ -347,6 +357,32 @@ class FoldBlock:
             reduction.steps = self.all_steps
         work = Work((), 0, 0, 0, count, 0, 0, self.segment)
         reduction.end_tile(work, cells, (), self, form.flow.stores[0])
+
+    def run_part(self, cells: Sequence[Fragment]) -> None:
+        """Compute the state of the block's part, then the part again, from the state of the parts before it.
+
+        The second time its steps store.  At the end the last part has the state of the whole loop.
+        """
+        fold = self.form.fold
+        with when(self.parts > 1):
+            self.is_storing = False
+            self.fold(fold, cells)
+            self.is_storing = True
+            self.exchange_states(fold, cells, StatesBefore)
+        self.fold(fold, cells)
+        with when(self.segment.part == self.parts - 1):
+            self.store(cells)
+
+    def exchange_states(self, fold: Fold, cells: Sequence[Fragment], kind: type[ExchangedStates]) -> None:
+        """Replace the cells of the block's part by those of all parts, or of the parts before its own."""
+        with made_by("reduction"):
+            merge = StateMerge(replace(self.form, fold=fold))
+            kinds = [(cell.distribution, cell.dtype) for cell in cells]
+            tiles, starts = self.tiles, functools.partial(self.starts, fold)
+            states = kind(self.schedule, tiles, tiles * self.parts, kinds, starts, merge, self.place)
+            states.spread = self.tiled[self.form.n].c()
+            states.quiet()
+            states.meet(Work((), 0, 0, 0, 0, 0, 0, self.segment), cells)
 
     def reduction(self, tiles: Index, cells: Sequence[tuple[Distribution, DType]]) -> MergedStates:
         """How the cells of the parts of a loop come together.
@@ -407,7 +443,7 @@ class FoldBlock:
         known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
         self.score(known, at, scores)
         values = TileValues(self.step_place(at), known)
-        if fold.results:
+        if fold.results and self.is_storing:
             self.store_rows(values)
         late: list[tuple[Fragment, Sum]] = []
         made: list[Any] = []
@@ -584,7 +620,9 @@ class FoldBlock:
         if not self.schedule.is_split:
             return begin, count
         if part is None:
-            self.all_steps, part = count, self.segment.part
+            part = self.segment.part
+            if not form.fold.results:
+                self.all_steps = count
         each, more = let(count // self.parts), let(count % self.parts)
         own = let(each + minimum(maximum(more - part, 0), 1))
         return let(begin + part * each + minimum(part, more)), own

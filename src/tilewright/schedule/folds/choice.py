@@ -16,10 +16,10 @@ from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.group_choice import ROWS_OF_A_WARP
 from tilewright.schedule.folds.group_rings import ROWS
 from tilewright.schedule.folds.kept import against_kept
-from tilewright.schedule.folds.legality import AUTO, against_parts, atom_of, reasons, shared_bytes
+from tilewright.schedule.folds.legality import against_parts, atom_of, reasons, shared_bytes
 from tilewright.schedule.folds.masks import masks_of
+from tilewright.schedule.folds.parts import AUTO, parts_of_loop
 from tilewright.schedule.folds.rows import KEPT
-from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.question import Candidate, LoopQuestion
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import dots, fma, wgmma
@@ -49,6 +49,10 @@ SCHEDULERS = 4
 
 LOADING_WARPS = 32
 """Warps of a multiprocessor that have enough loads under way if they do nothing else."""
+
+EXCHANGING_WARPS = 8
+"""Warps of a multiprocessor that load for a loop whose steps store: each block reads the states of all parts
+before its own, and eight blocks of one warp fit with any number of registers."""
 
 FEW_ROWS, LONG_STEP = 8, 256
 """Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
@@ -340,9 +344,12 @@ def in_parts(
         tiles *= -(-max(extents[span] for span in form.columns) // schedule.width)
     steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
     blocks, least = _at_once(schedule, form, arch, processors), processors
+    if form.fold.results and arch.vector_registers:  # their parts wait for each other
+        return
     if not form.products and arch.shared_bytes:  # such loops wait for loads alone
-        least = blocks = processors * max(LOADING_WARPS // schedule.warps[0], 1)
-    if tiles < least and parts_of_k(tiles, steps, blocks) > 1 and not against_parts(form):
+        warps = EXCHANGING_WARPS if form.fold.results else LOADING_WARPS
+        least = blocks = processors * max(warps // schedule.warps[0], 1)
+    if tiles < least and parts_of_loop(form, tiles, steps, blocks) > 1 and not against_parts(form):
         yield replace(schedule, split_k=AUTO, blocks=blocks)
 
 
@@ -505,7 +512,7 @@ def parts_in(schedule: Schedule, question: LoopQuestion) -> int:
     steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
     if schedule.fold == KEPT:
         return max(steps, 1)
-    found = parts_of_k(tiles, max(steps, 1), schedule.blocks)
+    found = parts_of_loop(form, tiles, max(steps, 1), schedule.blocks)
     assert isinstance(found, int), "extents are numbers"
     return found
 
@@ -541,4 +548,5 @@ def estimate(schedule: Schedule, question: LoopQuestion) -> float:
     step = STEP_COST / lanes + products + rows * run * FUNCTION_COST * functions / scalar
     rounds = -(-tiles * max(parts, 1) // together)
     merges = rows * (schedule.width or columns) * len(form.fold.cells) * (parts - 1) / scalar
-    return rounds * -(-steps // max(parts, 1)) * step + merges
+    passes = 2 if form.fold.results and parts > 1 else 1
+    return rounds * -(-steps // max(parts, 1)) * step * passes + merges

@@ -1,8 +1,11 @@
-"""Results along whole rows, if each block computes one step of a row and keeps its values in registers.
+"""Blocks of one row that exchange the states of its parts before they store results along the row.
 
 ``Y[m] = softmax(X[m] @ W)`` stores a value for each element of a row.  A block that computes one step of the
 row keeps its products in registers.  It also needs the extreme and the sum of the whole row, so the blocks of
 a row exchange theirs through memory.  Then each block stores its part, and computes no product again.
+
+``y[n] = x[n].cumsum(axis=0)`` stores in each step.  A block computes the state of its part, waits for the
+parts before it, and computes its part again from their state.
 """
 
 from __future__ import annotations
@@ -43,6 +46,11 @@ def against_kept(form: FoldForm) -> str:
         return f"a step has a product along {form.n.name}, which needs the whole row"
     if form.fold.turns or form.m.groups is not None or form.n.groups is not None:
         return "the loop has turns or groups"
+    return against_exchange(form)
+
+
+def against_exchange(form: FoldForm) -> str:
+    """Why a block does not merge the cells of many parts at once; empty if it does."""
     merge = StateMerge(form)
     if not all(isinstance(rule, Extreme | Added) for rule in merge.rules):
         return merge.against or "the cells of more than two parts do not merge at once"
@@ -86,14 +94,18 @@ class ExchangedStates(MergedStates):
         signal(counter, of=2 * segment.parts, barrier=barrier)
         for cell, start in zip(totals, self.starts(), strict=True):
             cell.assign(start)
-        for turn in traced_range(ceil_div(segment.parts, self.spread.shape[1])):
+        for turn in traced_range(ceil_div(self.merged_parts(segment), self.spread.shape[1])):
             self._merge_tiles(segment, turn, totals)
         return 1
+
+    def merged_parts(self, segment: Segment) -> Index:
+        """The number of parts, from the first one on, whose cells a block merges."""
+        return segment.parts
 
     def _merge_tiles(self, segment: Segment, turn: Index, cells: Sequence[Fragment]) -> None:
         """Merge the cells of some parts, the columns of a tile, into the cells of those before them."""
         merge, place, columns = self.merge, self.place, self.spread.shape[1]
-        first, left = segment.slot(0), segment.parts - turn * columns
+        first, left = segment.slot(0), self.merged_parts(segment) - turn * columns
         inside = coordinates(self.spread, 1) < left
         held = []
         for order, memory, cell in zip(self.orders, self.memory, merge.cells, strict=True):
@@ -114,6 +126,14 @@ class ExchangedStates(MergedStates):
                 new[at] = elementwise("add", before, reduce_sum(tile, 1))
         for at, (cell, held_cell) in enumerate(zip(merge.cells, cells, strict=True)):
             held_cell.assign(TileValues(place, {}).carried(new[at], cell))
+
+
+class StatesBefore(ExchangedStates):
+    """The cells of every part are written; each block merges those of the parts before its own."""
+
+    def merged_parts(self, segment: Segment) -> Index:
+        """The parts before the block's own."""
+        return segment.part
 
 
 def kept_powers(form: FoldForm) -> dict[int, tuple[Node, Added]]:

@@ -15,9 +15,9 @@ from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.form import FoldForm, is_computed, transposed
-from tilewright.schedule.folds.kept import against_kept
+from tilewright.schedule.folds.kept import against_exchange, against_kept
 from tilewright.schedule.folds.operands import is_exchanged
-from tilewright.schedule.folds.parts import StateMerge
+from tilewright.schedule.folds.parts import AUTO, StateMerge
 from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
 from tilewright.schedule.form import kept_rows
 from tilewright.schedule.needs import tickets
@@ -30,9 +30,6 @@ STAGINGS = ("direct", "cp_async")
 
 FIELDS = ("atom", "tile", "warps", "stages", "staging", "split_k", "blocks", "width", "resident", "fold")
 """Fields that these loops have; the others keep their default."""
-
-AUTO = "auto"
-"""Value of `Schedule.split_k` for as many parts as give each block one."""
 
 
 def reasons(
@@ -123,12 +120,17 @@ def _split(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
         yield "blocks", text, 'blocks=0, or split_k="auto"', step
     if not schedule.is_split:
         return
-    if schedule.fold == KEPT and schedule.split_k != AUTO:
-        text = f'split_k={split} with fold="kept"; a row has a block for each step'
+    kept = ' with fold="kept"' if schedule.fold == KEPT else ""
+    is_exchanged = bool(kept or (form.fold.results and not against_parts(form)))
+    if kept and schedule.split_k != AUTO:
+        text = f"split_k={split}{kept}; a row has a block for each step"
         yield "split_k", text, 'split_k="auto"', step
-    elif schedule.fold == KEPT and arch.vector_registers:
-        text = f'split_k={split} with fold="kept"; {arch.name} does not run all blocks at the same time'
+    elif is_exchanged and arch.vector_registers:
+        text = f"split_k={split}{kept}; {arch.name} does not run all blocks at the same time"
         yield "split_k", f"{text}, and those of a row wait for each other", "split_k=1", step
+    elif is_exchanged and schedule.split_k != AUTO:
+        text = f"split_k={split}; the parts of a loop that stores in each step wait for each other"
+        yield "split_k", f"{text}, and only some blocks run at the same time", 'split_k="auto"', step
     elif schedule.fold != KEPT and (why := against_parts(form)):
         yield "split_k", f"split_k={split}; {why}", "split_k=1", step
     elif schedule.is_streamed:
@@ -141,8 +143,12 @@ def _split(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
 
 def against_parts(form: FoldForm) -> str:
     """Why a loop cannot be split into parts; empty if it can."""
-    if form.fold.results:
+    if form.alias is not None:
         return f"each step stores results that depend on all steps along {form.n.name} before it"
+    if form.fold.results:
+        if form.m.groups is not None or any(fold.turns for fold in form.folds):
+            return "the loop has turns or groups"
+        return next(filter(None, map(against_exchange, (replace(form, fold=one) for one in form.folds))), "")
     if form.earlier:
         return f"{len(form.folds)} loops along {form.n.name} follow each other, and parts have one"
     if form.passing:

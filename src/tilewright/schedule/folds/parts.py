@@ -37,7 +37,7 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import launcher_memory
-from tilewright.lang.scalars import Index, ceil_div, minimum
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.schedule.fixup import (
     FAN,
     IN_FLIGHT,
@@ -49,6 +49,7 @@ from tilewright.schedule.fixup import (
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, compared, in_order, times
 from tilewright.schedule.folds.values import TileValues
+from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Work
 from tilewright.threads.distribution import Distribution
@@ -103,6 +104,12 @@ class Stated:
 
     merge: CellMerge
 
+
+AUTO = "auto"
+"""Value of `Schedule.split_k` for as many parts as give each block one."""
+
+LEAST_PARTS = 4
+"""Parts of a loop whose steps store, at least: it is computed twice, so that two parts would gain nothing."""
 
 COPIED_BYTES = 16
 """Bytes of one copy in the background; the cells of a part are multiples of it."""
@@ -227,8 +234,8 @@ class StateMerge:
     # ------------------------------------------------------------ rules
 
     def _is_free(self, node: Node) -> bool:
-        """Whether no cell enters a value."""
-        return not any(isinstance(one, Cell) for one in walk(node))
+        """Whether no cell of the loop enters a value; those of earlier loops are known."""
+        return not any(isinstance(one, Cell) for one in walk(node, {*self.form.results}))
 
     def _extreme(self, at: int) -> Extreme | None:
         cell = self.cells[at]
@@ -298,6 +305,21 @@ def _terms(node: Node, cell: Cell) -> tuple[list[Node | None], list[Node]] | Non
             rest = _terms(more, cell)
             return None if rest is None else ([right if left is cell else left, *rest[0]], rest[1])
     return None
+
+
+def parts_of_loop(form: FoldForm, tiles: Index, steps: Index, blocks: int) -> Index:
+    """Parts of a loop with which each of the blocks that run at once has one.
+
+    Args:
+        form: the form.
+        tiles: tiles of the results.
+        steps: steps of the loop.
+        blocks: blocks that run at once.
+    """
+    parts = parts_of_k(tiles, steps, blocks)
+    if not form.fold.results:
+        return parts
+    return maximum(parts * minimum(parts // LEAST_PARTS, 1), 1)
 
 
 # ---------------------------------------------------------------- in the kernel
