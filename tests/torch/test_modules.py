@@ -383,6 +383,16 @@ def test_layers_that_are_replaced_or_observed_later_are_called() -> None:
         torch.testing.assert_close(model(x), feed.down(function(feed.up(x))))
 
 
+def test_a_feed_forward_takes_one_tensor() -> None:
+    model = nn.Sequential(Mlp())
+    tt.convert(model)
+    x = torch.ones(3, 4)
+    assert torch.equal(model[0](x=x), model[0](x))
+    for given in ((), (x, x)):
+        with pytest.raises(LaunchError, match=rf"FeedForward: {len(given)} arguments; .*one tensor"):
+            model[0](*given)
+
+
 def test_a_module_that_computes_something_else_in_training_stays() -> None:
     class Doubled(Mlp):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

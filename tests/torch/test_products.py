@@ -486,6 +486,33 @@ def test_tensors_without_memory() -> None:
     assert (x.grad.shape, x.grad.is_meta) == (x.shape, True)
 
 
+@pytest.mark.parametrize("wants", [False, True])
+def test_tensors_with_and_without_memory_are_refused(wants: bool) -> None:
+    """The result would have undefined elements."""
+    a, b = drawn(3, 4).requires_grad_(wants), torch.empty(4, 5, device="meta", dtype=f64)
+    for call, given in (
+        (tt.matmul, (a, b)),
+        (tt.matmul, (b.mT, a.mT)),
+        (partial(tt.matmul, activation="silu"), (a, b)),
+        (tt.linear, (a, a, b[0, :3])),
+        (partial(tt.einsum, "ij,jk->ik"), (a, b)),
+        (tt.gemm_chain, (a, a.mT, b[:3])),
+    ):
+        with pytest.raises(LaunchError, match=r"on the device meta have no elements, .*one device"):
+            call(*given)
+
+
+def test_shapes_that_do_not_fit_are_refused_alike_in_training() -> None:
+    """If the kernel stores the sums too, the operation makes their tensor before the kernel's checks."""
+    for wants in (False, True):
+        a, b = drawn(3, 4).requires_grad_(wants), drawn(5, 6)
+        for activation in (None, "silu"):
+            with pytest.raises(LaunchError, match=r"matmul of shapes \(3, 4\) and \(5, 6\): K is 4 in a"):
+                tt.matmul(a, b, activation=activation)
+            with pytest.raises(LaunchError, match=r"batch dimensions \(2,\) and \(3,\) do not broadcast"):
+                tt.matmul(a.expand(2, 3, 4), b[:4].expand(3, 4, 6), activation=activation)
+
+
 class Seen(TorchDispatchMode):
     """The names of the operations that PyTorch's dispatcher sees."""
 
@@ -568,6 +595,25 @@ def test_operands_that_are_no_tensors_are_refused() -> None:
         tt.matmul(None, a)  # type: ignore[arg-type]
     with pytest.raises(LaunchError, match=r"linear: weight is a list; .*: torch\.as_tensor"):
         tt.linear(a, [[1.0]])  # type: ignore[arg-type]
+
+
+DROPPED_IN_A_GRAPH = """
+import torch
+import tilewright.torch as tt
+
+a, b = torch.arange(12.0).view(3, 4), torch.arange(20.0).view(4, 5)
+call = lambda seed: tt.matmul(a, b, dropout=0.5, seed=seed)
+found = [torch.compile(call, fullgraph=True, backend="eager")(seed) for seed in (3, 4)]
+assert not torch.equal(*found)
+assert all(torch.equal(one, call(seed)) for one, seed in zip(found, (3, 4)))
+"""
+
+
+def test_a_graph_may_be_the_first_to_drop_elements() -> None:
+    """In a new process the checks of dropout have read no annotations yet, which a graph cannot do."""
+    words = [sys.executable, "-c", DROPPED_IN_A_GRAPH]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 IN_INDUCTOR = """

@@ -486,8 +486,17 @@ class FeedForward(nn.Module):
         return known and not any(observed) and not torch.nn.modules.module._has_any_global_hook()
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return the layers of a tensor (..., K)."""
-        [x], order, function = (*args, *kwargs.values()), self.order, self.function
+        """Return the layers of a tensor (..., K).
+
+        Raises:
+            LaunchError: no argument, or several.
+        """
+        if len(given := (*args, *kwargs.values())) != 1:
+            raise LaunchError(
+                f"FeedForward: {len(given)} arguments; nearest legal choice: one tensor (..., K), which is all "
+                "that the module in its place took"
+            )
+        [x], order, function = given, self.order, self.function
         layers: dict[str | None, Any] = {None: None, **self._modules}
         if not self.is_plain():
             y = layers[order.activation](layers[order.first](x))

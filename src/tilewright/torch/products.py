@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from tilewright.dtypes import DType, f32, f64, u32, u64
 from tilewright.errors import DTypeError, LaunchError
@@ -568,7 +569,8 @@ def matmul(
         return made
     if seed is None:
         seed = int(torch.randint(2**63 - 1, (), device=HOST))
-    dropout_of("tilewright.torch.matmul", dropout, seed, offset)
+    if not is_compiling():  # the kernel checks them when the graph runs
+        dropout_of("tilewright.torch.matmul", dropout, seed, offset)
     value = MATMUL(a, b, c, bias, multiply, None, *words)
     if not value.is_floating_point():
         raise DTypeError(

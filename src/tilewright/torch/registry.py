@@ -259,7 +259,7 @@ class Operation:
             if cast:
                 LIBRARY.impl(self.name, self._autocast_rule(device, cast), f"Autocast{device}")
         LIBRARY.impl(self.name, self._autograd_rule, "Autograd")
-        torch.library.register_fake(f"tilewright::{self.name}", fake, lib=LIBRARY)
+        torch.library.register_fake(f"tilewright::{self.name}", self._fake_rule(fake), lib=LIBRARY)
         torch.library.register_vmap(f"tilewright::{self.name}", self._vmap_rule, lib=LIBRARY)
 
     def __call__(self, *args: Any) -> Any:
@@ -318,6 +318,20 @@ class Operation:
         if self._differentiate is None:
             raise LaunchError(f"tilewright.torch.{self.name}: {self.refusal}")
         return self._differentiate(*args)
+
+    def _fake_rule(self, fake: Callable[..., Any]) -> Callable[..., Any]:
+        """Make results without memory, if all tensors have none; the others would get undefined elements."""
+
+        def made(*args: Any) -> Any:
+            there = {one.is_meta for one in tensors_of(args)}
+            if len(there) > 1:
+                raise LaunchError(
+                    f"tilewright.torch.{self.name}: tensors on the device meta have no elements, and others "
+                    "do; nearest legal choice: all tensors on one device"
+                )
+            return fake(*args)
+
+        return made
 
     def _autograd_rule(self, *args: Any) -> Any:
         check_no_tangents(self.name, args)

@@ -12,6 +12,7 @@ import torch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError
+from tilewright.ops.problem import result_shape
 from tilewright.ops.products import BLOCK
 from tilewright.ops.results import result_dtype, whole_product
 from tilewright.ops.scales import scaled_dtype
@@ -218,12 +219,14 @@ def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
     """Return the shape of ``a @ b`` by NumPy's rules.
 
     Raises:
-        LaunchError: a scalar.
+        LaunchError: a scalar, or shapes that do not fit.
 
     Example:
         >>> product_shape(torch.ones(5, 1, 2, 3), torch.ones(4, 3, 6))
         (5, 4, 2, 6)
     """
+    if all(isinstance(extent, int) for one in (a, b) for extent in one.shape):
+        return result_shape(a.shape, b.shape)
     if not a.dim() or not b.dim():
         raise LaunchError("matmul of a scalar; nearest legal choice: an array of one dimension or more")
     rows = a.shape[-2:-1] if a.dim() > 1 else ()
