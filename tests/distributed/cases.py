@@ -506,6 +506,7 @@ def threads(rank: int, size: int) -> None:
         one.start()
     for one in both:
         one.join()
+    assert [len(one) for one in found.values()] == [6, 6]  # an error ends its thread alone
     for at in range(2):
         for turn, one in enumerate(found[at]):
             expected = sum(

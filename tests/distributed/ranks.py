@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -57,13 +58,13 @@ def run_ranks(
     """
     context = mp.get_context("spawn")
     rendezvous = str(folder / f"rendezvous-{size}-{os.getpid()}")
-    os.environ["TILEWRIGHT_THREADS"] = "1"
     processes, ends = [], []
     for rank in range(size):
         mine, theirs = context.Pipe(duplex=False)
         given = (rank, size, rendezvous, cases, theirs, backend)
         process = context.Process(target=_work, args=given, daemon=True)
-        process.start()
+        with patch.dict(os.environ, TILEWRIGHT_THREADS="1"):
+            process.start()
         theirs.close()
         processes.append(process)
         ends.append(mine)

@@ -493,8 +493,8 @@ class FeedForward(nn.Module):
         """
         if len(given := (*args, *kwargs.values())) != 1:
             raise LaunchError(
-                f"FeedForward: {len(given)} arguments; nearest legal choice: one tensor (..., K), which is all "
-                "that the module in its place took"
+                f"FeedForward: {len(given)} arguments; nearest legal choice: one tensor (..., K), as the "
+                "replaced module takes it"
             )
         [x], order, function = given, self.order, self.function
         layers: dict[str | None, Any] = {None: None, **self._modules}
