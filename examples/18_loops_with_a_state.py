@@ -162,10 +162,10 @@ def longest(one, other, m, t, n, count):
     rest.assign(right)
     for i, _ in tw.steps((count, 1)):  # take the largest value left in either list
         a, b = old.max(axis=1), rest.max(axis=1)
-        before = tw.where(old == a[:, None], known, 2**30).min(axis=1)
-        behind = tw.where(rest == b[:, None], later, 2**30).min(axis=1)
+        at_left = tw.where(old == a[:, None], known, 2**30).min(axis=1)
+        at_right = tw.where(rest == b[:, None], later, 2**30).min(axis=1)
         top, here = tw.maximum(a, b), tw.positions(t) == tw.positions(i)
-        place = tw.where(top > -math.inf, tw.where(a >= b, before, behind), 0)
+        place = tw.where(top > -math.inf, tw.where(a >= b, at_left, at_right), 0)
         values.assign(tw.where(here, top[:, None], values))
         places.assign(tw.where(here, place[:, None], places))
         old.assign(tw.where(known == place[:, None], -math.inf, old))

@@ -4,8 +4,8 @@
 and split in two halves.  Three products of halves were added up, or one.  A number is then off by ``2**-22``
 of itself, or by ``2**-11`` for one half, or by ``2**-38`` of the largest number of its row or column,
 whichever is most.  The product of both second halves is left out: it is ``2**-22`` of the product of the
-numbers.  `compare` bounds the sums, of three products for each place of K, two of which are ``2**-11`` of
-the first: a period of promoted sums has three times as many products as places.
+numbers.  `compare` bounds the sums of three products for each index of K; two of them are ``2**-11`` of the
+first.  So a period of promoted sums has three times as many products as indices.
 
 **Complex numbers.**  With ``A = Ar + i Ai`` and ``B = Br + i Bi``, each part of ``A B`` is one real product
 twice as deep: the real parts are ``[Ar, -Ai] [Br; Bi]``, the imaginary parts ``[Ar, Ai] [Bi; Br]``, the two

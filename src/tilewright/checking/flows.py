@@ -182,7 +182,7 @@ Part = Mapping[Span, tuple[int, int]]
 
 @dataclass(frozen=True)
 class _StoreBounds:
-    """What a correct kernel stores in some elements of an array.
+    """Bounds of the numbers that a correct kernel stores in some elements of an array.
 
     Args:
         store: the store.

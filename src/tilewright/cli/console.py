@@ -69,7 +69,7 @@ def _ours(handler: Callable[..., object]) -> bool:
 
 
 class VerbAnswer:
-    """What a verb answers, as one JSON object: its steps, its text, its facts, and its error.
+    """The answer of a verb as one JSON object: its steps, its text, its facts, and its error.
 
     Args:
         verb: the name of the verb.

@@ -147,7 +147,7 @@ def _is_argument(value: Any) -> bool:
 
 
 def _replayed(call: LoggedCall, rng: np.random.Generator, timed: bool) -> tuple[str, bool]:
-    """Run a call, and return what is told of it, and whether its result is right."""
+    """Run a call; return the report on it, and whether its result is right."""
     operation: Callable[..., Any] = getattr(sys.modules["tilewright"], call.op)
     here, there = _Arguments(rng), _Arguments(np.random.default_rng(0))
     given = {name: here.made(name, value) for name, value in call.arguments.items()}
@@ -263,7 +263,7 @@ def _product(given: Mapping[str, Any]) -> Any:
 
 
 def _compared(result: Any, expected: Any) -> tuple[str, bool]:
-    """Compare the arrays of two results; return what is told, and whether they agree."""
+    """Compare the arrays of two results; return the report, and whether they agree."""
     pairs = [*zip(_arrays(result), _arrays(expected), strict=True)]
     wrong = count = 0
     for found, wanted in pairs:

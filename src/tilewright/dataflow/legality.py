@@ -398,7 +398,7 @@ def carried_rows(value: Node) -> set[Span]:
 
 
 def outside_of_merge(value: Node, known: set[int], span: Span) -> Iterator[Node]:
-    """Yield what no merge of two states has: arrays, products, and values of the loop itself.
+    """Yield the values that a merge of two states must not use: arrays, products, values of the loop itself.
 
     Args:
         value: the state of both parts.

@@ -107,7 +107,7 @@ def chunks(extent: int, count: int) -> tuple[int, ...]:
 
 
 class Described:
-    """What a call says in its header, after its checks.
+    """The header of a call, made after its checks.
 
     Args:
         shared: the entries that all ranks must share.
@@ -173,7 +173,7 @@ class Ranks:
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def recall(self, key: Any, describe: Callable[[], Described]) -> Described:
-        """Return what an earlier call with this key has said, or describe and remember this call.
+        """Return the header of an earlier call with this key, or describe and remember this call.
 
         Args:
             key: a value by `facts_of` of all that ``describe`` reads.

@@ -69,7 +69,7 @@ def _local_gradients(
 def _added_gradients(
     how: How, dz: torch.Tensor, dy: torch.Tensor, beta: float | None, likes: Sequence[Any]
 ) -> list[Any]:
-    """The gradients of the terms in `ADDED`, of which those wanted have a shape and a dtype."""
+    """The gradients of the terms in `ADDED`; wanted terms have a shape and a dtype in ``likes``."""
     c, bias, residual = likes
     d_bias = None
     if bias is not None and how.invariant:
@@ -89,7 +89,7 @@ def _likes(terms: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
 
 
 class SharedParameter(torch.autograd.Function):
-    """A parameter that is the same on all ranks, each of which adds to its gradient."""
+    """A parameter that is the same on all ranks; all ranks add to its gradient."""
 
     @staticmethod
     def forward(ctx: Any, how: How, parameter: Any) -> Any:

@@ -203,7 +203,7 @@ class PeerMemory:
         return self._tensors.setdefault(key, made)
 
     def address(self, place: PeerByte) -> int:
-        """The address of a byte, as this rank's GPU has it."""
+        """The address of a byte in the address space of this rank's GPU."""
         return self._bases[place.rank] + place.offset
 
     # ------------------------------------------------------------ calls

@@ -217,7 +217,7 @@ class Posed:
     """A contraction, and the extents and strides of its arrays as they are seen.
 
     Args:
-        contraction: what the kernel is made for.
+        contraction: the contraction that the kernel computes.
         layouts: the arrays, by name.
         is_empty: whether the result has no element.
         problem: the contraction as a product of matrices; None if an array needs a view.

@@ -447,7 +447,7 @@ _SAID: set[str] = set()
 
 
 def warn_if_slow(atom: MmaAtom, arch: Arch) -> None:
-    """Warn if an architecture has tensor cores for what the atom multiplies without; once for each dtype."""
+    """Warn, once for each dtype, if the atom does not use tensor cores that the architecture has for it."""
     said = multiplied_without_tensor_cores(atom, arch.name, arch.features)
     if not said or atom.a_dtype.name in _SAID:
         return

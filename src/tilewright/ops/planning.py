@@ -207,7 +207,7 @@ def pays(problem: Problem, *, batch_invariant: bool) -> bool:
 
 
 def is_flat(problem: Problem) -> bool:
-    """Whether the batches of both operands have few dimensions, each of which an axis of a grid can have."""
+    """Whether each dimension of the batches of both operands can be an axis of the grid."""
     operands = (problem.operands["a"], problem.operands["b"])
     ranks = (len(one.shape) - 2 for one in operands)
     return max(ranks) <= MOST_RANK and max(problem.batch, default=0) <= MOST_ITEMS

@@ -256,7 +256,7 @@ def _place(row: Sequence[PlacedNode], number: int) -> None:
 def _spread(row: Sequence[PlacedNode], wanted: Mapping[int, float]) -> None:
     """Move boxes to their wanted places as far as their neighbours leave room.
 
-    Boxes that would overlap form a group, whose middle is the mean of what its boxes want.
+    Boxes that would overlap form a group, whose middle is the mean of their wanted places.
     """
     groups: list[tuple[list[PlacedNode], list[float], float]] = []  # boxes, offsets in the group, left end
     for box in row:

@@ -67,7 +67,7 @@ class LoggedArray:
 
 
 class _Notes(threading.local):
-    """What the launches of the current call tell; `executables` is None outside of a logged call."""
+    """Notes on the launches of the current call; `executables` is None outside of a logged call."""
 
     executables: list[Executable] | None = None
     replayed = False

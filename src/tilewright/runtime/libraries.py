@@ -76,7 +76,7 @@ class Library:
 
 
 def damage(data: bytes) -> str | None:
-    """Return what is wrong with the bytes of a shared library; None if all parts in its headers are present.
+    """Return a fault of the bytes of a shared library; None if all parts in its headers are present.
 
     The system maps a library without checking its length; missing bytes would be a bus error later.
 

@@ -135,7 +135,7 @@ class Pool:
 
 
 def _serve(library: Library, memory: Scratch, worker: int, cpu: int) -> None:
-    """Run a worker; the frame refers to what it uses until it ends, even if the interpreter ends first."""
+    """Run a worker; its frame keeps references to all that it uses, even if the interpreter ends first."""
     if cpu >= 0:
         with contextlib.suppress(OSError):  # the processor is no longer ours; run anywhere
             os.sched_setaffinity(0, {cpu})  # of this thread

@@ -447,7 +447,7 @@ class Tf32Estimate(CopiesEstimate):
     waiting: float
 
     def applies(self, load: Load) -> bool:
-        """Whether ``mma.sync`` multiplies tf32 of which no operand lies along K."""
+        """Whether ``mma.sync`` multiplies tf32 and an operand is not contiguous along K."""
         atom = load.schedule.atom
         is_tf32 = atom.precision is not None and not atom.asynchronous and atom.instruction != "fma"
         return super().applies(load) and is_tf32 and load.question.majors != ("k", "k")

@@ -260,7 +260,7 @@ class WorkspaceSums(Fixup):
         return has_all.get()
 
     def _have_read(self) -> None:
-        """Wait until the memory of a part may be written again; each thread has read what it writes."""
+        """Do not wait before the memory of a part is written again: each thread writes where it has read."""
 
     def _write(self, work: Work, totals: Sequence[Fragment], part: Index) -> None:
         for number, total in enumerate(totals):

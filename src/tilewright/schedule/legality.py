@@ -246,7 +246,7 @@ def whole_parts(case: ScheduleOnMachine) -> Reasons:
 
 
 def operands(case: ScheduleOnMachine) -> Reasons:
-    """The atom multiplies what the kernel multiplies."""
+    """The atom must multiply the dtypes of the kernel's operands."""
     atom, product = case.schedule.atom, case.form.sum
     for side in case.sides:
         view, kind = side.factor.view.dtype, (atom.a_dtype, atom.b_dtype)[side.at]
@@ -464,7 +464,7 @@ def bulk_operands(case: ScheduleOnMachine) -> Reasons:
 
 
 def mirrored(case: ScheduleOnMachine) -> Reasons:
-    """Whole tiles of a square grid, of which those below the diagonal are stored twice."""
+    """A symmetric result needs whole tiles of a square grid; tiles below the diagonal are stored twice."""
     schedule, second = case.schedule, case.form.mirrored
     if not second:
         return

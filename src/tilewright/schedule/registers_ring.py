@@ -238,7 +238,7 @@ class Alternating(Registers):
             yield group
 
     def drain(self, work: Work) -> None:
-        """The first group passes one more barrier, for the second one, which is half a step behind."""
+        """Let the first group pass one more barrier, where the second group waits, half a step later."""
         with when(work.group == 0):
             self._meet()
 

@@ -192,13 +192,13 @@ def comparisons(node: Node, n: Span) -> Iterator[Comparison | None]:
 
 
 def all_comparisons(node: Node, n: Span) -> tuple[Comparison, ...]:
-    """The comparisons of a mask, all of which must hold; () if it is anything else."""
+    """The comparisons of a mask that is their conjunction; () for any other mask."""
     found = tuple(comparisons(node, n))
     return known_comparisons(node, n) if None not in found else ()
 
 
 def known_comparisons(node: Node, n: Span) -> tuple[Comparison, ...]:
-    """The comparisons of a mask, all of which must hold, without its other conditions."""
+    """The comparisons among the conditions that a mask requires; other conditions are left out."""
     return tuple(one for one in comparisons(node, n) if one is not None)
 
 
@@ -375,8 +375,9 @@ def square(tile: tuple[int, int]) -> int:
 class NeededTiles:
     """The needed tiles of a grid, as a range of columns in each row, and a number for each tile.
 
-    Needed tiles have the first numbers, in bands of rows.  A band first has the columns that all of its rows
-    need, column by column, then what is left of each row.  Other tiles follow, row by row.
+    Needed tiles have the first numbers, in bands of rows.  A band begins with the columns that all of its
+    rows need, column by column.  The other needed tiles of each row follow.  Unneeded tiles come last, row by
+    row.
 
     Args:
         begin: the first needed column in each row.
@@ -625,7 +626,7 @@ class Skips:
 
     @staticmethod
     def of(form: Form, arguments: Mapping[str, Any]) -> Skips | None:
-        """What the masks of a product leave out; None if it is nothing."""
+        """Return the tiles and steps that the masks of a product leave out; None if there are none."""
         results, steps = kept_results(form, form.n), kept_steps(form)
         return Skips(form, arguments, results, steps) if results or steps else None
 

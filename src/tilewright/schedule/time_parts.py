@@ -412,7 +412,7 @@ def time_parts(load: Load) -> TimeParts | None:
 
 
 def parts_of(work: WorkCounts, constants: TimeConstants) -> TimeParts:
-    """The parts of a schedule's time, from what it does and the constants of the machine."""
+    """The parts of a schedule's time, from its work and the constants of the machine."""
     load, schedule, clock = work.load, work.load.schedule, work.board.clock_mhz
     multiply, each_steps = work.multiply_us, work.each * work.unit_steps
     if not work.is_asynchronous and not work.is_fma and schedule.atom.a_dtype.name != "f64":
@@ -466,11 +466,11 @@ def parts_of(work: WorkCounts, constants: TimeConstants) -> TimeParts:
 
 
 def doubt(load: Load) -> float:
-    """Factor on an estimate when schedules are compared: what is simpler wins at nearly the same time."""
+    """Factor on an estimate when schedules are compared; at nearly equal times the simpler schedule wins."""
     return DOUBT if load.schedule.is_split or prod(load.schedule.cluster) > 1 else 1.0
 
 
 def ranked_us(load: Load) -> float:
-    """The estimated time by which schedules are compared; 0 without known rates."""
+    """The estimated time for comparisons of schedules; 0 if the rates are unknown."""
     parts = time_parts(load)
     return parts.total * doubt(load) if parts is not None else 0.0

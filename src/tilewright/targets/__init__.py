@@ -1,1 +1,1 @@
-"""Targets: rule tables that give each operation its text or its meaning, and what each machine offers."""
+"""Targets: tables of rules that emit or execute each operation, and records of machines."""

@@ -168,7 +168,7 @@ class WithGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what the author's function reads."""
+        """Keep the arguments that the author's function reads."""
         own, *arguments = inputs
         results = output if isinstance(output, tuple) else (output,)
         named = dict(zip(own.signature.names, (*arguments, *results), strict=True))

@@ -183,7 +183,7 @@ class Attention(nn.Module):
 
 
 class QuantizedLinear(nn.Module):
-    """``x @ weightᵀ + bias`` with weights of 8 or 4 bits, of which only ``x`` has a gradient.
+    """``x @ weightᵀ + bias`` with weights of 8 or 4 bits; only ``x`` has a gradient.
 
     ``"f8e4m3"`` and ``"i8"`` have a scale for each row of the weight, ``"f8e4m3_blocks"`` one for each block
     of 128 x 128 numbers, ``"i4"`` and ``"nf4"`` one for each ``group`` neighbours along K.  The scale is the
@@ -400,7 +400,7 @@ class Order(NamedTuple):
         *inputs, end = (one for one in graph.nodes if one.op in ("placeholder", "output"))
 
         def walked(node: Any) -> tuple[list[str], Any]:
-            """The layers before a node, the last one first, and what the first of them reads."""
+            """The layers before a node, the last one first, and the input of the first layer."""
             names = list[str]()
             while isinstance(node, torch.fx.Node) and node.op == "call_module" and len(node.users) == 1:
                 if len(node.args) != 1 or node.kwargs or node.target not in module._modules:

@@ -255,7 +255,7 @@ class MatmulGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the operands; and what the activation's slope follows from."""
+        """Keep the operands, and the numbers that determine the activation's slope."""
         _, ctx.stores, a, b, c, bias, multiply, residual, alpha, beta, activation, precision, _ = inputs
         _, _, need_a, need_b, need_c, need_bias, need_multiply, need_residual, *_ = ctx.needs_input_grad
         ctx.words = alpha, beta, activation, precision
@@ -604,8 +604,8 @@ def tilewright_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> tor
 def inductor_options() -> dict[str, Any]:
     """Return options of `torch.compile` with which Inductor tries `matmul` for a model's own products.
 
-    Inductor times ``tilewright_mm`` beside its own choices for each product of two matrices that has nothing
-    added, in the compiled gradients too, and calls the fastest.  It does not ask other libraries for products
+    For each product of two matrices without added terms, Inductor times ``tilewright_mm`` and its own
+    choices, also in compiled gradients, and calls the fastest.  It does not ask other libraries for products
     with a bias (``addmm``) or in batches (``bmm``), and fuses nothing into their calls.
 
     Each process that compiles with these options must call this function: it registers the name that

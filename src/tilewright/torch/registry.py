@@ -227,7 +227,7 @@ class Operation:
         schema: its name, its arguments without defaults, and its result, in PyTorch's spelling.
         run: computes it on tensors without gradients.
         fake: makes tensors like the results, from the shapes and dtypes of the arguments.
-        differentiate: computes it on tensors of which some want gradients; None: it refuses them.
+        differentiate: computes it on tensors if some want gradients; None: the operation refuses them.
         batched: its rule for `torch.func.vmap`: takes the size of the batch, the batched dimension of each
             argument, and the arguments; returns the results, with the batch first, or None for a loop.
         cast: places of the tensors that autocast converts.

@@ -287,7 +287,7 @@ class Dropped(NamedTuple):
         return Dropped(given, first, keys.shape[-2])
 
     def drop(self, weights: Any, i: Any, j: Any) -> Any:
-        """Return weights of queries i and keys j, some of which are 0."""
+        """Return weights of queries i and keys j, with the dropped ones set to 0."""
         index = (self.first + i.to(u64)) * (ceil_div(self.keys, 4) * 4) + j.to(u64)
         drawn = self.drawn
         return dropout(weights, index, drawn.threshold, drawn.kept, drawn.seed, drawn.offset)

@@ -230,7 +230,7 @@ class DirectEpilogue(EpilogueTraits):
         return TilePlace(whole.work, (rows, self.columns), (row, column * self.count + j))
 
     def drain(self) -> None:
-        """Wait for stores under way: there are none."""
+        """Do nothing: no store is in flight."""
 
     def helpers(self) -> list[Helper]:
         """Warps that only store: none."""

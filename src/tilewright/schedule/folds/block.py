@@ -500,7 +500,7 @@ class FoldBlock:
         return [one for one in operands if one.moves]
 
     def after(self, fold: Fold, cells: Sequence[Fragment], values: Sequence[Node]) -> TileValues:
-        """The results of a loop and of those before it, and what follows from them for whole rows alone.
+        """Return the results of all loops so far, and the values of whole rows that follow from them.
 
         Args:
             fold: the loop.
@@ -526,7 +526,7 @@ class FoldBlock:
         ]
 
     def store(self, cells: Sequence[Fragment]) -> None:
-        """Compute what follows the loop, and store it."""
+        """Compute the values after the loop, and store the results."""
         form = self.form
         done = self.after(form.fold, cells, [store.value for store in form.passing])
         by_steps = form.kept.values()

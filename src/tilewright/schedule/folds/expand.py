@@ -243,7 +243,7 @@ class TapValues(TileValues):
         return super().value(node)
 
     def key(self, node: Node) -> Any:
-        """What a value depends on: an element of a window, the row, or the turn; None: on the state."""
+        """Return what a value depends on: an element of a window, the row, or the turn; None: the state."""
         rows, last = self.form.m, self.form.fold.turns[-1]
         match node:
             case ArrayPart() if id(node) in self.form.windows:

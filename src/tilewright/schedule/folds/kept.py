@@ -76,7 +76,7 @@ class ExchangedStates(MergedStates):
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Exchange the cells, and store what the block's own part gives with those of the whole row."""
+        """Exchange the states of the row's blocks, and store the block's part of the result."""
         with made_by("reduction"):
             self.quiet()
             with when(work.segment.parts > 1):

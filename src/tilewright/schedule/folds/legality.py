@@ -210,7 +210,7 @@ def _instruction(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
 
 
 def _unfit(atom: MmaAtom, form: FoldForm, arch: Arch) -> str:
-    """Why an instruction cannot multiply what the kernel multiplies on a machine; empty if it can."""
+    """The reason why an instruction cannot multiply the kernel's operands on a machine, or ""."""
     if arch.features and atom.feature and atom.feature not in arch.features:
         return f"needs {atom.feature}, which {arch.name} lacks"
     if form.products and (atom.a_dtype, atom.c_dtype) != (form.element, form.total):

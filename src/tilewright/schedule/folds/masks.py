@@ -166,7 +166,7 @@ class Trials:
         return known_before[key]
 
     def numbers_behind(self, node: Node, number: float) -> dict[int, float]:
-        """Find what is constant where a value of a step is a number, as weights are 0 where scores are -inf.
+        """Find values that are constant where ``node`` is a number; weights are 0 where scores are -inf.
 
         They are found by the same trials as in `leaves_state`, but the value is the number in the last column
         alone: what is reduced along the columns depends on the others.
@@ -214,7 +214,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the trials of a flow found; values are numbered in the order of `FoldForm.inside`.
+    """The results of the trials of a flow; values are numbered in the order of `FoldForm.inside`.
 
     Args:
         flow: the text of the flow.

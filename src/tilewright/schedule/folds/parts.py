@@ -96,7 +96,7 @@ class Companion:
 
 @dataclass(frozen=True)
 class Stated:
-    """What the author of the loop says.
+    """A merge that the author of the loop states.
 
     Args:
         merge: the cells of both parts, and that of both together.

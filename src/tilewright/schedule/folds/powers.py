@@ -79,7 +79,7 @@ class Powers:
         """The values that multiply extremes, by their names in exponents."""
 
     def exponent(self, node: Node) -> Exponent | None:
-        """A value as a linear function of extremes plus what no cell enters; None if it is none."""
+        """Return a value as a linear function of extremes, plus values without cells; else None."""
         if id(node) in self.new:
             return {(self.new[id(node)], NEW): (1.0, ())}
         if id(node) in self.old:

@@ -228,7 +228,7 @@ def _stored_along(flow: Flow, values: Sequence[Node], last: Span, row: Span) -> 
 
 
 def named(node: Reduce | Scan) -> str:
-    """What a reduction, or prefix sums, are called in messages."""
+    """The name of a reduction, or of prefix sums, in messages."""
     return node.combine if isinstance(node, Reduce) else "cumsum"
 
 

@@ -474,7 +474,7 @@ def _fused(block: Block, readers: Counter[Value]) -> Block:
 
 
 def _earliest(op: Op, before: Sequence[Op]) -> int:
-    """The place behind the last operation that makes what an operation reads; the end if that is not free."""
+    """Return the index after the last operation that makes an input of ``op``; the end if it cannot move."""
     spread = op.read[0].fragment.distribution if _is_operand(op) else _distribution(op)
     for at in range(len(before), 0, -1):
         last = before[at - 1]
@@ -488,7 +488,7 @@ def _earliest(op: Op, before: Sequence[Op]) -> int:
 
 
 def _meet(first: Op, second: Op) -> bool:
-    """Whether two operations must keep their order, because one writes what the other one uses."""
+    """Whether two operations must keep their order, because one writes a value that the other uses."""
     for one, other in ((first, second), (second, first)):
         parts, others = [*Block((one,)).walk()], [*Block((other,)).walk()]
         made = {value.buffer for part in parts for value in _changed(part)}

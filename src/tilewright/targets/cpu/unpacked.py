@@ -545,7 +545,7 @@ class StoredPlace:
 
     @staticmethod
     def of(emitter: CpuEmitter, result: ResultArray, unit: int, *, masks: bool) -> StoredPlace:
-        """A place with new names; declares what is the same for all calls."""
+        """Return a place with new names, and declare the values that are the same for all calls."""
         in_result, address, pitch, high, wide = (
             emitter.local(name) for name in ("in_result", "sums", "pitch", "high", "wide")
         )

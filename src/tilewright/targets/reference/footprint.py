@@ -407,7 +407,7 @@ class Edges:
         return view.valid
 
     def _is_cut(self, op: Op) -> bool:
-        """Return whether an operand of a view, or what it is a view of, has edges."""
+        """Return whether an operand of a view, or the tensor that it views, has edges."""
         made = [one for operand in op.operands if (one := self._made.get(operand)) is not None]
         return any(_has_edges(one) or self._is_cut(one) for one in made)
 

@@ -111,7 +111,7 @@ class LaneSpan(NamedTuple):
 
 @dataclass
 class RankLog:
-    """What each group of agents did, in order, and where it belongs.
+    """The work of each group of agents, in order, and the place of each group.
 
     Args:
         entries: the work, signals and waits of each group.
@@ -136,7 +136,7 @@ class RankLog:
         """Return the spans of all ranks.
 
         Raises:
-            LaunchError: the waits never end with so few blocks at once.
+            LaunchError: blocks wait for ever, because too few of them run at once.
         """
         return _Clockwork(self, costs).run()
 

@@ -151,7 +151,7 @@ class RanksReport:
 
 @dataclass
 class Knowledge:
-    """What comes before the next step of a stream: times of groups of agents, and signals as bits."""
+    """The past of the next step of a stream: times of groups of agents, and signals as bits."""
 
     others: dict[int, Array] = field(default_factory=dict)
     seen: int = 0

@@ -282,7 +282,7 @@ def _in_registers(op: Copy) -> bool:
 
 
 def is_by_words(op: Op) -> TypeGuard[Copy]:
-    """Return whether an operation copies narrow elements, several of which share a machine register.
+    """Return whether an operation copies narrow elements that share machine registers.
 
     Copies of single elements would unpack and repack the register, which compilers do not optimise.
     """

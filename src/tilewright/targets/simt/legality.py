@@ -24,7 +24,7 @@ from tilewright.targets.simt.dialect import SimtDialect
 
 
 def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
-    """The first matrix multiply whose fragments no thread can hold; what an atom loads is not even counted.
+    """Report the first matrix multiply whose fragments no thread can hold, even without loaded operands.
 
     Kernels with roles say themselves how many registers each role has; too many threads are refused as such.
     """
