@@ -46,3 +46,39 @@ def without_a_word(X, scale, Y):
 def test_whether_there_are_as_many_as_are_shared_must_be_known() -> None:
     with pytest.raises(tw.TraceError, match=r"m // 4 runs over .*; nearest legal choice: tw.require\(scale"):
         recorded(without_a_word, {"X": "M N", "scale": "R N", "Y": "M N"})
+
+
+# ---------------------------------------------------------------- whole rows of one extent
+
+
+@tw.kernel(Q="M T", K="T T", V="T T", R="M T", bias="T", O="M T", P="M T")
+def square(Q, K, V, R, bias, O, P, *, rows):
+    """Attention whose keys are as many as their elements: scores vary along a second row of this extent."""
+    if rows:
+        for m in tw.tiles(O.shape[0]):
+            s = R[m] + Q[m] @ K.T + bias
+            P[m] = tw.softmax(s)
+    else:
+        for m, n in tw.tiles(O):
+            O[m, n] = tw.softmax(Q[m] @ K.T + R[m]) @ V[:, n]
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("rows", [True, False])
+def test_whole_rows_of_a_square_array_meet_others_of_their_extent(rows: bool, target: str) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v, r = (rng.standard_normal(shape, np.float32) for shape in ((9, 13), (13, 13), (13, 13), (9, 13)))
+    bias, o, p = rng.standard_normal(13, np.float32), *np.full((2, 9, 13), np.nan, np.float32)
+    kernel = square.bind(rows=rows)
+    arrays = {"Q": q, "K": k, "V": v, "R": r, "bias": bias}
+    wide = {name: one.astype(np.float64) for name, one in arrays.items()}
+    power = np.exp(wide["Q"] @ wide["K"].T + wide["R"] + rows * wide["bias"])
+    exact = power / power.sum(1, keepdims=True)
+    exact = exact if rows else exact @ wide["V"]
+    kernel(*arrays.values(), o, p, target=target)
+    # A score is off by as much as its power, relatively; weights sum to 1.
+    room = 2.0**-24 * 16 * (3 + (np.abs(wide["Q"]) @ np.abs(wide["K"]).T).max())
+    room *= 1 if rows else np.abs(wide["V"]).max()
+    assert (np.abs((p if rows else o) - exact) <= room).all()
+    made = tw.ir.evaluate(kernel.flow(*arrays.values(), o, p), arrays)
+    assert np.allclose(made["P" if rows else "O"], exact, rtol=0, atol=room)

@@ -553,6 +553,9 @@ class FlowRecorder(Recorder):
             if not isinstance(value, Tile):
                 raise no_tile_error(value)
         a, b = left.node, right.node
+        if a.axes and b.axes and a.axes[-1] != b.axes[0]:
+            b = self.rows.renamed(b, b.axes[0], a.axes[-1]) or b
+            a = self.rows.renamed(a, a.axes[-1], b.axes[0]) or a
         span, axes = product_axes(a, b)
         with located():
             kind = sum_dtype(a.dtype, b.dtype)

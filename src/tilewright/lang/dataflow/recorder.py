@@ -336,6 +336,7 @@ class Recorder(TileRecorder):
             made = result_dtype(function, known, asked)
         wanted = kinds[0] if kinds else made
         given = tuple(node if isinstance(node, Node) else self._literal(node, wanted) for node in nodes)
+        given = self.rows.aligned(given)
         axes = broadcast(function, given)
         return self.tile(self.make(Map, made, axes, function, given), *operands)
 

@@ -6,7 +6,7 @@ reductions along it into a loop (`tilewright.schedule.folds.rows`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from tilewright.dataflow.nodes import (
     Scan,
     Span,
     Sum,
+    walk,
 )
 from tilewright.dtypes import f32, i32, limits
 from tilewright.errors import TraceError
@@ -94,6 +95,31 @@ class WholeRows:
         if span not in self.stored:
             self.stored[span] = Span(self.tracer.name(span.name, own=False), span.extent, TILE)
         return self.stored[span]
+
+    def renamed(self, node: Node, old: Axis, new: Axis) -> Node | None:
+        """Return a value along another whole row of the same extent; None if it may not vary along that."""
+        if old is None or new is None or not {old, new} <= {*self.spans}:
+            return None
+        parts = list(walk(node))
+        if any(new in one.axes or isinstance(one, Folded) for one in parts):
+            return None
+        return along(node, {old: new}, {}) if self.tracer.are_equal(old.extent, new.extent) else None
+
+    def aligned(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Return the operands of a function, along one whole row where theirs have the same extent."""
+        made = list(nodes)
+        for place in range(-max((len(node.axes) for node in made), default=0), 0):
+            axes = [node.axes[place] if len(node.axes) >= -place else None for node in made]
+            found = dict.fromkeys(axis for axis in axes if axis is not None)
+            for wanted in found if len(found) > 1 else ():
+                turned = [
+                    node if axis in (None, wanted) else self.renamed(node, axis, wanted)
+                    for node, axis in zip(made, axes, strict=True)
+                ]
+                if all(one is not None for one in turned):
+                    made = [one for one in turned if one is not None]
+                    break
+        return tuple(made)
 
     def fitted(self, node: Node, axes: tuple[Axis, ...]) -> Node:
         """Return a value with the spans of a store in place of whole rows of the same extent."""
