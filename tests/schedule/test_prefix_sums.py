@@ -234,6 +234,33 @@ def test_scans_of_two_dtypes_have_memory_for_each() -> None:
     assert ran.kernel.shared_bytes == shared_bytes(schedule, fold_form_of(ran.flow)) == 2 * 4 * 64 * 4
 
 
+@tw.kernel(Q="M D", K="N D", V="N E", S="M N", O="M E")
+def with_a_product(Q, K, V, S, O):
+    """The loop also adds a product to accumulators with columns, which follow the loop."""
+    for m, e in tw.tiles(O):
+        total, acc = tw.zeros((m,), tw.f32), tw.zeros((m, e), tw.f32)
+        for n in tw.steps(K.shape[0]):
+            s = Q[m] @ K[n].T
+            S[m, n] = total[:, None] + s.cumsum(axis=1)
+            total.assign(total + s.sum(axis=1))
+            acc.assign(acc + s.to(V.dtype) @ V[n, e])
+        O[m, e] = acc
+
+
+MMA = tw.Schedule(tw.atoms.MMA_F16, (16, 16, 32), width=16, resident=True)
+
+
+@pytest.mark.parametrize(("target", "schedule"), [("cpu", None), ("reference", None), ("reference", MMA)])
+def test_a_loop_that_stores_and_adds_a_product(target: str, schedule: tw.Schedule | None) -> None:
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.integers(-2, 3, shape).astype("f2") for shape in ((21, 30), (150, 30), (150, 40)))
+    s, o = np.full((21, 150), np.nan, np.float32), np.full((21, 40), np.nan, np.float32)
+    assert with_a_product.bind(schedule=schedule)(q, k, v, s, o, target=target).target == target
+    scores = q.astype(np.float64) @ k.T.astype(np.float64)  # integers that f16 holds
+    assert (s == scores.cumsum(axis=1)).all()
+    assert (o == scores @ v.astype(np.float64)).all()
+
+
 # ---------------------------------------------------------------- several blocks of a row
 
 PARTS = {
@@ -458,4 +485,8 @@ def test_what_is_refused() -> None:
         whole.bind(schedule=split)(x, x.copy(), target="cpu")
     with pytest.raises(tw.ScheduleError, match=r"(?s)total of two parts cannot be merged.*split_k=1"):
         by_a_loop.bind(schedule=split)(x, x.copy(), target="reference")
+    kernel = with_a_product.bind(schedule=replace(MMA, split_k="auto", blocks=4))
+    given = [np.ones(shape, kind) for shape, kind in (((6, 8), "f2"), ((9, 8), "f2"), ((9, 7), "f2"))]
+    with pytest.raises(tw.ScheduleError, match=r"(?s)acc has columns, .* numbers of rows.*split_k=1"):
+        kernel(*given, np.ones((6, 9), "f4"), np.ones((6, 7), "f4"), target="reference")
     whole.bind(schedule=replace(split, split_k=1, blocks=0))(x, x.copy(), target="cpu")

@@ -404,7 +404,7 @@ def _with_sums(flow: Flow, fold: Fold, results: dict[int, int]) -> tuple[Fold, d
     places = {id(one): len(fold.cells) + at for at, one in enumerate(sums)}
     cells, steps = (*fold.cells, *more.cells), (*fold.steps, *more.steps)
     merges = (*fold.merges, *(None for _ in sums)) if fold.merges else ()
-    return Fold(fold.span, cells, steps, fold.turns, merges), results | places
+    return replace(fold, cells=cells, steps=steps, merges=merges), results | places
 
 
 def _as_fold(span: Span, outer: Sequence[Sum]) -> Fold:

@@ -148,6 +148,9 @@ def against_parts(form: FoldForm) -> str:
     if form.fold.results:
         if form.m.groups is not None or any(fold.turns for fold in form.folds):
             return "the loop has turns or groups"
+        for cell in (one for fold in form.folds for one in fold.cells):
+            if any(axis in form.columns for axis in cell.axes):
+                return f"{cell.name} has columns, and blocks that store in each step exchange numbers of rows"
         return next(filter(None, map(against_exchange, (replace(form, fold=one) for one in form.folds))), "")
     if form.earlier:
         return f"{len(form.folds)} loops along {form.n.name} follow each other, and parts have one"
