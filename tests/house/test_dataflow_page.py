@@ -19,7 +19,8 @@ def refusals() -> list[str]:
         before, _, nearest = said.partition("nearest legal choice: ")
         instead = nearest or re.split(r"; (?:use |write )?|would run once; ", before)[-1]
         what = kernel.__name__.replace("_s_", "'s ").replace("_", " ")
-        found.append(f"| {what} | `{line.strip()}` | {instead.replace('&, | and', '&, and')} |")
+        escaped = instead.replace(" | ", r" \| ")
+        found.append(f"| {what} | `{line.strip()}` | {escaped} |")
     return sorted(found)
 
 
@@ -32,3 +33,4 @@ def test_every_refusal_stands_on_the_page() -> None:
 def test_the_table_is_complete() -> None:
     assert len(refusals()) == len(CASES) > 50
     assert all(len(row.split(" | ")[2]) > 4 for row in refusals())
+    assert all(row.count(" | ") == 2 for row in refusals()), "an unescaped | would begin another cell"

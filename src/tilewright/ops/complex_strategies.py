@@ -265,7 +265,7 @@ class Doubled:
 
     @property
     def _pitch(self) -> int:
-        """Pairs from one row to the next."""
+        """Distance between rows, in pairs."""
         return -(-2 * self._fastest[1] // UNIT) * UNIT // 2
 
     @property

@@ -44,7 +44,7 @@ class Dropout(NamedTuple):
 
     @property
     def words(self) -> bool | None:
-        """The part that a plan depends on: None without dropped elements, else whether it makes fractions."""
+        """The part of dropout that a plan depends on: None without dropout, else `makes_fractions`."""
         return self.makes_fractions if self.probability else None
 
     @property

@@ -402,7 +402,7 @@ class SharedSums(SplitReduction):
 
     @classmethod
     def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
-        """Shared memory for the sums."""
+        """Return a reduction through shared memory."""
         return cls(schedule)
 
     def __init__(self, schedule: Schedule) -> None:

@@ -492,7 +492,7 @@ class DoubleBuffer(WholeBlock):
     least_stages, most_stages = 2, 0
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """Meet, copy the next tile, multiply this one; the barrier frees the stage that is copied to."""
+        """Wait at a barrier, copy the next tile, multiply this one; the barrier frees the copy's stage."""
 
         def load(step: LoopStep) -> None:
             for move in self._pairs(work, step):

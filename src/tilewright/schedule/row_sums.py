@@ -189,7 +189,7 @@ class RowSumPlan:
 
     @property
     def result(self) -> Distribution:
-        """The map of the sums of whole rows, (rows, 1) or (1, columns), which is that of the accumulators."""
+        """The map of the sums of whole rows, (rows, 1) or (1, columns), as that of the accumulators."""
         c = self.mma.c()
         return c.projected((1, c.shape[1]) if self.side else (c.shape[0], 1))
 

@@ -357,7 +357,7 @@ class WholeLayers(torch.fx.Tracer):
     """Traces a module, but not its layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Every layer is one call."""
+        """Record every layer as one call."""
         return True
 
 

@@ -76,7 +76,7 @@ def as_tensor(array: DeviceArray) -> Any:
 
 
 class _Raw:
-    """The same memory as integers, a dtype that every library knows."""
+    """A view of an array's memory as integers, which every library accepts."""
 
     def __init__(self, array: DeviceArray, typestr: str) -> None:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "typestr": typestr}

@@ -197,7 +197,7 @@ PACKED_WEIGHED: dict[str, Any] = {
 def packed_gradient_of_queries(
     given: Any, *, scores: Scores, factor: float, drops: bool, from_last: bool
 ) -> None:
-    """`gradient_of_queries` of each sequence b, as `packed_attention` has them."""
+    """`gradient_of_queries` for each packed sequence b; see `packed_attention`."""
     for b, g, r, m, d in tiles(given.dQ, groups=(given.q_starts, given.q_ends)):
         first_row, first_key = first_of_sequence(given, b, from_last)
         rows = rows_of(given, (g, r), m, drops, None, first_row)
@@ -209,7 +209,7 @@ def packed_gradient_of_queries(
 def packed_gradients_of_keys(
     given: Any, *, scores: Scores, factor: float, drops: bool, from_last: bool
 ) -> None:
-    """`gradients_of_keys` of each sequence b, likewise."""
+    """`gradients_of_keys` for each packed sequence b; see `packed_attention`."""
     columns, groups = (*given.dK.shape, given.dV.shape[2]), (given.k_starts, given.k_ends)
     for b, g, n, d, e in tiles(columns, batch=1, groups=groups):
         first_row, first_key = first_of_sequence(given, b, from_last)

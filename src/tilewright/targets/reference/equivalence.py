@@ -478,7 +478,7 @@ class OmittedIterations:
         return range(start, stop, loop.step)
 
     def leave_out(self, warp: Warp, found: Gap, before: Mapping[Any, int]) -> None:
-        """Count the omitted steps of a warp: for each period the steps of the last one, since ``before``."""
+        """Count the omitted steps of a warp; each omitted period has the steps done since ``before``."""
         once = Counter(warp.steps)
         once.subtract(before)
         for step, count in once.items():

@@ -70,7 +70,7 @@ class Writers:
 
     @property
     def meeting(self) -> set[int]:
-        """All blocks of the pairs."""
+        """The blocks that appear in any pair."""
         return {block for pairs in self.pairs.values() for pair in pairs for block in pair}
 
     def visit(self, block: int, path: Path, value: Value, at: Array, writes: bool) -> None:
