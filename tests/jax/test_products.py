@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -99,6 +100,21 @@ def test_terms(activation: str | None, late: bool) -> None:
         return ACTIVATIONS[activation](0.5 * (a @ b) + 2 * c + bias) * multiply + residual
 
     compare(call, like, *arrays)
+
+
+def test_terms_beside_vectors() -> None:
+    """They are broadcast to the result, which lacks the dimension of the vector."""
+    for a, b, c in (
+        ((5,), (3, 5, 4), (3, 4)),
+        ((3, 7, 5), (5,), (3, 7)),
+        ((5,), (5,), ()),
+        ((5,), (5, 4), (4,)),
+    ):
+        compare(
+            lambda x, y, z: tj.matmul(x, y, c=z, multiply=z),
+            lambda x, y, z: (x @ y + z) * z,
+            *(drawn(*a), drawn(*b), drawn(*c, seed=2)),
+        )
 
 
 def test_linear() -> None:
@@ -219,6 +235,27 @@ def test_random_dot_general(seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_wider_results_of_dot_general_are_rounded_once(dtype: Any) -> None:
+    """Sums in f32 are stored as they are, and not as numbers of the operands' 16 bits."""
+    x, y = (drawn(*shape, dtype=np.float32).astype(dtype) for shape in ((9, 300), (300, 7)))
+    numbers = (((1,), (0,)), ((), ()))
+
+    def call(a: Any, b: Any) -> Any:
+        return tj.dot_general(a, b, numbers, preferred_element_type=jnp.float32)
+
+    wide = [np.asarray(one, np.float64) for one in (x, y)]
+    for found in (call(x, y), jax.vmap(call, (0, None))(x[:, None], y)[:, 0]):
+        assert found.dtype == jnp.float32
+        bound = 304 * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]))
+        assert (np.abs(np.asarray(found, np.float64) - wide[0] @ wide[1]) <= bound).all()
+    slope = jax.grad(lambda a: call(a, y).sum())(x)
+    assert slope.dtype == dtype
+    expected = wide[1].sum(1)[None].repeat(9, 0)
+    bound = 8 * 2.0**-24 * np.abs(wide[1]).sum(1) + float(jnp.finfo(dtype).eps) * np.abs(expected)
+    assert (np.abs(np.asarray(slope, np.float64) - expected) <= bound).all()
+
+
 # ---------------------------------------------------------------- quantised numbers, and refusals
 
 
@@ -293,15 +330,30 @@ def test_complex_numbers(dtype: Any, unit: float) -> None:
 
 
 def test_refusals() -> None:
-    """Shapes are refused when a program is traced, dtypes when it is compiled; forward mode by JAX."""
+    """Shapes and words are refused when a program is traced, dtypes when it is compiled."""
     with pytest.raises(LaunchError, match="a has 4 elements along K, and b 5"):
         tj.matmul(drawn(3, 4), drawn(5, 6))
     with pytest.raises(LaunchError, match="operands of one dtype"):
         tj.matmul(drawn(3, 4), drawn(4, 6, dtype=np.float32))
     with pytest.raises(LaunchError, match="occur once in each operand"):
         tj.einsum("ii,ij->j", drawn(3, 3), drawn(3, 4))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="LaunchError: activation='bent'; choose"):
-        tj.matmul(drawn(3, 4), drawn(4, 6), activation="bent")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="DTypeError: einsum of i32 is not supported"):
+        tj.einsum("ij,jk->ik", jnp.ones((3, 4), jnp.int32), jnp.ones((4, 5), jnp.int32))
+    a, b = drawn(3, 4), drawn(4, 6)
+    for wrong in ("bent", ["relu"]):
+        for call in (tj.matmul, jax.grad(lambda *given, **words: tj.matmul(*given, **words).sum())):
+            with pytest.raises(LaunchError, match=r"activation=.*; choose one of relu"):
+                call(a, b, activation=wrong)
+    for call in (tj.matmul, tj.linear, partial(tj.einsum, "ij,jk->ik")):
+        with pytest.raises(LaunchError, match="precision='high'; choose one of exact"):
+            call(a, b, precision="high")
+    for name, one in (("bias", a[0]), ("c", a), ("residual", drawn(2, 3, 6)), ("multiply", drawn(2))):
+        for call in (tj.matmul, jax.jit(tj.matmul)):
+            with pytest.raises(LaunchError, match=f"matmul: {name} has shape"):
+                call(a, b, **{name: one})
+    for wrong in (1j, "x", None, a):
+        with pytest.raises(LaunchError, match=r"alpha=.*; nearest legal choice: a real number"):
+            tj.matmul(a, b, alpha=wrong)
     for name, call in (
         ("alpha", lambda x: tj.matmul(drawn(3, 4), drawn(4, 6), alpha=x)),
         ("beta", lambda x: tj.matmul(drawn(3, 4), drawn(4, 6), c=drawn(3, 6), beta=x)),

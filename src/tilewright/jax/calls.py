@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from tilewright.dtypes import dtype
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.jax.handler import NAME, GpuStep, Handler, ProcessorStep, Step
 from tilewright.ops.attention import attention
 from tilewright.ops.attention_backward import attention_backward
@@ -55,7 +55,7 @@ def number(op: str, name: str, value: Any) -> float:
         value: its value.
 
     Raises:
-        LaunchError: a traced value, which no call knows.
+        LaunchError: a traced value, which no call knows, or no real number.
 
     Example:
         >>> number("matmul", "alpha", 2)
@@ -66,7 +66,11 @@ def number(op: str, name: str, value: Any) -> float:
             f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers; nearest legal choice: "
             f"a product with the array, or static_argnames={name!r} of jax.jit"
         )
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        message = f"tilewright.jax.{op}: {name}={shown(value)}; nearest legal choice: a real number"
+        raise LaunchError(message) from None
 
 
 def integer(op: str, name: str, value: Any) -> int:

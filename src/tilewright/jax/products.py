@@ -15,6 +15,7 @@ from jax.custom_batching import custom_vmap
 from tilewright.errors import LaunchError
 from tilewright.jax.calls import Made, Read, alike, call, integer, number
 from tilewright.ops.contraction import read_subscripts
+from tilewright.ops.wanted import Wanted, check_words
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -276,6 +277,7 @@ def matmul(
 
 def _with_vectors(words: ProductOptions, a: Array, b: Array, **given: Array | None) -> Array:
     """A product whose operands may be vectors."""
+    check_words(Wanted(activation=words.activation, precision=words.precision))
     terms = {name: jnp.asarray(one) for name, one in given.items() if one is not None}
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.dtype != b.dtype or not a.ndim or not b.ndim:
@@ -287,7 +289,20 @@ def _with_vectors(words: ProductOptions, a: Array, b: Array, **given: Array | No
     if one_column:
         b = b[:, None] if not words.turned_b else b[None]
         terms = {name: one[..., None] if one.ndim else one for name, one in terms.items()}
-    made = _product(words)(*alike((a[None] if one_row else a, b, terms)))
+    if one_row:
+        a = a[None]
+        terms = {name: one[..., None, :] if one.ndim > 1 else one for name, one in terms.items()}
+    shape = words.shape(a, b)
+    for name, one in terms.items():
+        pairs = zip(reversed(one.shape), reversed(shape), strict=False)
+        fits = one.ndim <= len(shape) and all(extent in (1, whole) for extent, whole in pairs)
+        if not fits or (name == "bias" and one.shape != shape[-1:]):
+            legal = shape[-1:] if name == "bias" else shape
+            raise LaunchError(
+                f"tilewright.jax.matmul: {name} has shape {jnp.shape(given[name])}; nearest legal choice: "
+                f"{legal}{'' if name == 'bias' else ', or a shape that is broadcast to it'}"
+            )
+    made = _product(words)(*alike((a, b, terms)))
     made = made[..., 0] if one_column else made
     return made.squeeze(-1 if one_column else -2) if one_row else made
 
@@ -336,6 +351,7 @@ class ContractionOptions(NamedTuple):
     out: str
     alpha: float
     precision: str
+    out_dtype: str | None = None
 
     @property
     def subscripts(self) -> str:
@@ -351,7 +367,7 @@ def _contraction(words: ContractionOptions) -> Callable[[Array, Array], Array]:
     def launched(a: Array, b: Array) -> Array:
         extents = dict(zip(words.a + words.b, a.shape + b.shape, strict=True))
         shape = tuple(extents[label] for label in words.out)
-        made = [Made("out", shape, NARROWED.get(a.dtype, a.dtype))]
+        made = [Made("out", shape, words.out_dtype or NARROWED.get(a.dtype, a.dtype))]
         more = {"alpha": words.alpha, "precision": words.precision}
         return call("einsum", [Read("a", a), Read("b", b)], made, subscripts=words.subscripts, **more)[0]
 
@@ -409,6 +425,14 @@ def einsum(subscripts: str, a: Array, b: Array, *, alpha: float = 1.0, precision
         >>> jax.grad(lambda x: einsum("ij,j->i", x, jnp.array([1.0, 0.0, 2.0])).sum())(x).tolist()
         [[1.0, 0.0, 2.0], [1.0, 0.0, 2.0]]
     """
+    return _contracted(subscripts, a, b, number("einsum", "alpha", alpha), precision)
+
+
+def _contracted(
+    subscripts: str, a: Array, b: Array, alpha: float, precision: str, out_dtype: str | None = None
+) -> Array:
+    """A contraction with gradients; the result may be wider than the operands."""
+    check_words(Wanted(precision=precision))
     a, b = jnp.asarray(a), jnp.asarray(b)
     named = read_subscripts(subscripts, (a.ndim, b.ndim))
     labels = dict.fromkeys((*named.a, *named.b))
@@ -427,7 +451,7 @@ def einsum(subscripts: str, a: Array, b: Array, *, alpha: float = 1.0, precision
                 f"{extents[label]}; nearest legal choice: {extent} in both operands"
             )
     left, right, out = ("".join(letters[label] for label in own) for own in (named.a, named.b, named.out))
-    words = ContractionOptions(left, right, out, number("einsum", "alpha", alpha), precision)
+    words = ContractionOptions(left, right, out, alpha, precision, out_dtype)
     return _contraction(words)(*alike((a, b)))
 
 
@@ -473,8 +497,12 @@ def dot_general(
     result = [*(left[at] for at in batch_left), *(left[at] for at in rows), *(right[at] for at in columns)]
     kind = jnp.promote_types(lhs.dtype, rhs.dtype)
     spelled = f"{''.join(left)},{''.join(right)}->{''.join(result)}"
-    made = einsum(spelled, lhs.astype(kind), rhs.astype(kind))
-    return made.astype(preferred_element_type or kind)
+    wanted = jnp.dtype(preferred_element_type or kind)
+    # Sums of numbers of 8 and 16 bits are f32: a wider result is rounded once.
+    is_wider = wanted in (jnp.float32, jnp.float16, jnp.bfloat16) and kind.itemsize < wanted.itemsize
+    stored = wanted.name if is_wider and jnp.issubdtype(kind, jnp.floating) else None
+    made = _contracted(spelled, lhs.astype(kind), rhs.astype(kind), 1.0, "exact", stored)
+    return made.astype(wanted)
 
 
 # ---------------------------------------------------------------- scaled products
@@ -520,6 +548,7 @@ def scaled_mm(
         >>> scaled_mm(jnp.ones((1, 2)), weights, scale_b=jnp.array([0.5, 2.0])).tolist()
         [[2.0, -4.0]]
     """
+    check_words(Wanted(activation=activation))
     columns, along = b.shape[0], b.shape[1] * (1 if packed is None else 2)
     if a.shape[-1] != along:
         raise LaunchError(
