@@ -56,6 +56,35 @@ def nearest_centre(X, C, half, nearest):
         nearest[m] = (half - X[m] @ C.T).argmin(axis=1)
 
 
+@tw.kernel(X="M K", W="N K", most="M", least="M", top="M")
+def of_weights(X, W, most, least, top):
+    """Places of a softmax: the loop that finds them follows the one of the softmax."""
+    for m in tw.tiles(most):
+        p = tw.softmax(X[m] @ W.T)
+        most[m], least[m], top[m] = p.argmax(axis=1), p.argmin(axis=1), p.max(axis=1)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("columns", [1, 70, 150])
+def test_places_of_a_softmax(target: str, columns: int) -> None:
+    """Scores are integers that all differ by far, so that the places are those of the scores."""
+    rng = np.random.default_rng(columns)
+    x = rng.integers(-2, 3, (33, 8)).astype("f2")
+    w = np.concatenate(
+        (rng.integers(-1, 2, (columns, 7)), 8 * np.arange(columns)[:, None] % 29), axis=1
+    ).astype("f2")
+    scores = x.astype(np.float64) @ w.T.astype(np.float64)
+    most, least, top = np.full(33, -7, "i4"), np.full(33, -7, "i4"), np.full(33, np.nan, "f4")
+    ran = of_weights(x, w, most, least, top, target=target)
+    assert ran.target == target
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p = p / p.sum(axis=1, keepdims=True)
+    rows = np.arange(33)
+    assert (p[rows, most] >= p.max(axis=1) * (1 - 2.0**-18)).all()
+    assert (p[rows, least] <= p.min(axis=1) * (1 + 2.0**-18) + 2.0**-126).all()
+    assert (np.abs(top - p.max(axis=1)) <= 2.0**-18).all()
+
+
 @tw.kernel(X="M N", at="M")
 def in_a_loop(X, at):
     """The place of the last step's largest element: an author's loop."""

@@ -513,8 +513,10 @@ class FoldBlock:
         done = TileValues(self.place, {**before, **own})
         reached = {*done.known, *(id(one) for one in form.products)}
         for node in (one for value in values for one in walk(value, reached)):
-            carries = any(isinstance(one, Cell) for one in walk(node, set(own)))
-            if isinstance(node, Map | Rearrange) and form.n not in node.axes and not carries:
+            if not isinstance(node, Map | Rearrange):
+                continue
+            given = walk(node, {*done.known})
+            if not any(isinstance(one, Cell) or form.n in one.axes for one in given):
                 done.value(node)
         return done
 
