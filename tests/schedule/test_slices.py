@@ -286,6 +286,25 @@ def test_loops_with_a_state_whose_extent_is_a_constant(count: int, kind: str) ->
     under_chosen_schedules(first_keys, [q, k, v, o], exact, count=count)
 
 
+@tw.kernel(A="M K", B="N K", C="M N")
+def first_band(A, B, C, *, rows, depth):
+    a, b = A[:rows, :depth], B[:, :depth]
+    for m, n in tw.tiles(C[:rows]):
+        acc = tw.zeros()
+        for k in tw.steps(depth):
+            acc += a[m, k] @ b[n, k].T
+        below = tw.positions(m)[:, None] - tw.positions(n)
+        C[:rows][m, n] = tw.where((below >= 0) & (below < 3), acc, 0)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(33, 17), (130, 129)])
+def test_masked_products_whose_extents_are_constants(rows: int, depth: int) -> None:
+    """Steps are counted at run time, and the first tile is known to be whole."""
+    a, b, c = numbers("f32", 150, 150), numbers("f32", 70, 150), np.empty((150, 70), np.float32)
+    full = a[:rows, :depth].astype(np.float64) @ b[:, :depth].T.astype(np.float64)
+    under_chosen_schedules(first_band, [a, b, c], np.tril(full) - np.tril(full, -3), rows=rows, depth=depth)
+
+
 def test_parts_of_a_result_whose_extents_are_constants() -> None:
     """Blocks add up parts of few tiles; loops over parts are guarded by branches."""
     given = [tw.like("f32", 4096, 256), tw.like("f32", 64, 256), tw.like("f32", 4096, 64)]

@@ -122,8 +122,10 @@ class Registers(WholeBlock):
                     own = move.source if past else move.source.partition(**dealing)
                     if first:
                         held.append(tw.load(own, move.target if past else None, name="prefetched"))
-                    else:
+                    elif past or own.value.tensor.distribution == held[at].distribution:
                         tw.copy(own, held[at])
+                    else:  # the first tile was known to be whole, this one is not
+                        tw.copy(move.source, held[at])
 
         def put(step: LoopStep) -> None:
             for fragment, move in zip(held, self._pairs(work, step), strict=True):
