@@ -179,6 +179,20 @@ def test_gpus_compile(target: str, arch: str) -> None:
     assert used.get("spill_store_bytes", 0) + used.get("spilled_registers", 0) == 0
 
 
+@pytest.mark.parametrize("step", [2, np.int64(-2), np.uint8(3)])
+def test_steps_are_integers_of_python_and_numpy(step: Any) -> None:
+    @tw.kernel(X="M N", C="P N")
+    def taken(X, C):
+        tw.require(C.shape[0] == tw.ceil_div(X.shape[0], abs(int(step))), "a row for each step")
+        for m, n in tw.tiles(C):
+            C[m, n] = X[::step][m, n]
+
+    x = np.random.default_rng(5).standard_normal((13, 9)).astype("f4")
+    c = np.full(x[::step].shape, np.nan, "f4")
+    taken(x, c, target="cpu")
+    assert (c == x[::step]).all()
+
+
 def refused(kernel: Any, *arrays: Array, match: str) -> None:
     with pytest.raises(tw.TilewrightError, match=match):
         kernel(*arrays, target="reference")

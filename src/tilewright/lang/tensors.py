@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, Self, overload
 
+import numpy as np
+
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.integer_ops import VARIABLE
@@ -489,13 +491,13 @@ def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:
 def _step(part: slice) -> int:
     """Return the step of a slice."""
     step = 1 if part.step is None else part.step
-    if isinstance(step, bool) or not isinstance(step, int) or step == 0:
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step == 0:
         raise TraceError(
             f"slice step {step!r}; nearest legal choice: an integer other than 0 that is known while the "
             "kernel is traced, such as x[::2] or x[::-1]",
             here(),
         )
-    return step
+    return int(step)
 
 
 def _hiding(transform: Transform, shape: tuple[Int, ...]) -> Transform:
