@@ -55,6 +55,10 @@ RIGHT = {
     "multiplied by a mask": lambda x, inside, n: x / tw.reduce_sum(tw.exp(x) * inside.to(tw.f32), 1),
     "masked first": lambda x, inside, n: x - tw.reduce_max(tw.where(inside, x, -math.inf), 1),
     "masked by a finite number": lambda x, inside, n: x - tw.reduce_max(tw.where(inside, x, -1e30), 1),
+    "masked by a number of usual size": lambda x, inside, n: (
+        x - tw.reduce_max(tw.where(inside, x * 2.0, -7.0) + 1.0, 1)
+    ),
+    "sums of rows with a mask": lambda x, inside, n: x - tw.reduce_sum(tw.where(inside, x + 1.0, 0.5), 1),
     "least of what is masked": lambda x, inside, n: x - tw.reduce_min(tw.where(inside, x, 6e4), 1),
     "masked in place": lambda x, inside, n: (
         x - tw.reduce_max(tw.fragment(x, fill=0).assign(tw.where(inside, x, -1e30)) * 2.0, 1)

@@ -23,6 +23,7 @@ from . import (
     grade_problems,
     group_problems,
     masked_problems,
+    random_kernels,
     rank_problems,
     reduced_problems,
     scaled_problems,
@@ -63,6 +64,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "reductions without a product": elementwise_problems.reduced,
     "prefix sums": elementwise_problems.scanned,
     "rows added in order": elementwise_problems.in_order,
+    "random kernels": random_kernels.carried_out,
     "products that wait for shards": rank_problems.ranks,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""

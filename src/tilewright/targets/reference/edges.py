@@ -2,10 +2,10 @@
 
 A tile that reaches past the edge of its array has elements there that take part in all computations: a sum
 over ``exp(x)`` counts them as 1.  A load marks them.  Results computed from marked elements are marked too.
-`tw.where` clears the mark if it selects another value.  A reduction, or the K of a multiply, that mixes
+`tw.where` replaces the mark if it selects another value.  A reduction, or the K of a multiply, that mixes
 marked elements with elements inside is a finding, unless their values are neutral: 0 in a sum, the least
-number in a maximum.  If all reduced elements lie beyond the edge, as in rows past the last one, the result is
-marked.
+number in a maximum.  If all reduced elements lie beyond the edge, or were replaced, as in rows past the last
+one, the result is marked.
 
 The only operation that uses a sum may subtract the share of the elements beyond the edge.  The checker knows
 this share, and compares the rest with the sum of the elements inside.
@@ -173,6 +173,27 @@ def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]
     return made
 
 
+def replaced_by(
+    function: str, operands: list[Any], marks: list[Array | None], replaced: list[Array | None]
+) -> Array | None:
+    """Return which results have another number in place of an element beyond an edge.
+
+    Args:
+        function: of the elements.
+        operands: the operands.
+        marks: which of their elements lie beyond an edge.
+        replaced: which of their elements have another number in place of one beyond an edge.
+    """
+    found = [one for one in replaced if one is not None]
+    if function == "select":
+        left, right = (False if part is None else part for part in marks[1:])
+        found.append(np.where(operands[0], right, left) & ~np.where(operands[0], left, right))
+    made: Array | None = None
+    for part in found:
+        made = part if made is None else np.asarray(made | part)
+    return made
+
+
 def of_change(
     marks: Array | None, old: WarpRegisters, old_marks: Array | None, values: Array
 ) -> Array | None:
@@ -206,19 +227,20 @@ def is_neutral(op: ReduceOp, values: Array, marks: Array, signs: Signs) -> Array
     return np.asarray(neutral | (masked & ~marks) if op.source.dtype.is_float else neutral)
 
 
-def of_reduce(op: ReduceOp, marks: Array, neutral: Array) -> tuple[Array, Array]:
+def of_reduce(op: ReduceOp, marks: Array, neutral: Array, replaced: Array) -> tuple[Array, Array]:
     """Follow elements beyond an edge through a reduction.
 
     Args:
         op: the reduction.
         marks: which elements lie beyond, of shape (lanes, results, values per result).
         neutral: which elements are neutral.
+        replaced: which have another number in place of an element beyond.
 
     Returns:
         Which results lie beyond an edge, and which mix elements inside with elements beyond that change them;
         of shape (lanes, results).
     """
-    found = [np.asarray(part.any(-1)) for part in (marks & ~neutral, ~marks & ~neutral, marks)]
+    found = [np.asarray(part.any(-1)) for part in (marks & ~neutral, ~(marks | replaced | neutral), marks)]
     for partners in lane_partners(op.plan, len(marks)):
         found = [np.asarray(part | part[partners]) for part in found]
     beyond, inside, some_beyond = found

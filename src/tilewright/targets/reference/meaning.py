@@ -101,6 +101,7 @@ def define(
     """
     touch(machine, warp, op, value, "write")
     set_beyond(warp, value, beyond)
+    warp.replaced.pop(value, None)
     warp.registers[value] = WarpRegisters(values, np.ones(values.shape, bool), fill=fill)
 
 
@@ -143,6 +144,7 @@ def _fragment(machine: Simulator, warp: Warp, op: ops.FragmentOp) -> None:
         registers.written[...] = True
     touch(machine, warp, op, op.result, "write")
     set_beyond(warp, op.result, None)
+    warp.replaced.pop(op.result, None)
     warp.registers[op.result] = registers
 
 
@@ -165,7 +167,10 @@ def _copy(machine: Simulator, warp: Warp, op: ops.Copy) -> None:
         if op.source.is_fragment and machine.signs.combines(op.source, op.target):
             old = held(machine, warp, op.target)
             beyond = edges.of_change(beyond, old, warp.beyond.get(op.target), moved)
+        replaced = warp.replaced.get(op.source)
         define(machine, warp, op, op.target, moved, beyond=beyond)
+        if replaced is not None and replaced.shape == moved.shape:
+            warp.replaced[op.target] = replaced
     else:
         machine.store(warp, agent, op, op.target, spread, vector, moved, beyond, op.reduction)
 
@@ -243,9 +248,11 @@ def _elementwise(machine: Simulator, warp: Warp, op: ops.Elementwise) -> None:
     operands: list[Any] = []
     dtypes: list[DType | None] = []
     marks: list[Array | None] = []
+    replaced: list[Array | None] = []
     for operand in op.operands_:
         dtypes.append(operand.dtype if isinstance(operand, Value) else None)
         marks.append(None)
+        replaced.append(None)
         if not isinstance(operand, Value):
             operands.append(_wrapped(warp.int(operand), op) if isinstance(operand, Expr) else operand)
         elif not operand.is_fragment:
@@ -255,6 +262,8 @@ def _elementwise(machine: Simulator, warp: Warp, op: ops.Elementwise) -> None:
             operands.append(_broadcast(op, operand, values))
             if beyond is not None and beyond.shape == values.shape:
                 marks[-1] = _broadcast(op, operand, beyond)
+            if operand in warp.replaced:
+                replaced[-1] = _broadcast(op, operand, warp.replaced[operand])
     values = machine.numbers.elementwise(op.function, operands, dtypes, op.result.dtype)
     for operand in op.operands_ if warp.padded else ():
         if isinstance(operand, Value) and operand in warp.padded:
@@ -267,6 +276,10 @@ def _elementwise(machine: Simulator, warp: Warp, op: ops.Elementwise) -> None:
     beyond = edges.of_elementwise(op.function, operands, marks)
     beyond = None if beyond is None else np.broadcast_to(beyond, shape)
     define(machine, warp, op, op.result, np.broadcast_to(values, shape), beyond=beyond)
+    if any(part is not None for part in (*marks, *replaced)):
+        replaced_here = edges.replaced_by(op.function, operands, marks, replaced)
+        if replaced_here is not None and np.count_nonzero(replaced_here):
+            warp.replaced[op.result] = np.broadcast_to(replaced_here, shape)
 
 
 def _broadcast(op: ops.Elementwise, operand: Value, values: Array) -> Array:
@@ -373,7 +386,8 @@ def _reduce_marks(machine: Simulator, warp: Warp, op: ReduceOp, values: Array) -
     """Return which results lie beyond the edge of an array; report those that mix elements on both sides."""
     registers, marks = _registers(op.plan), warp.beyond[op.source]
     neutral = edges.is_neutral(op, values, marks, machine.signs)
-    made, mixed = edges.of_reduce(op, marks[:, registers], neutral[:, registers])
+    replaced = warp.replaced.get(op.source, np.zeros_like(marks))
+    made, mixed = edges.of_reduce(op, *(part[:, registers] for part in (marks, neutral, replaced)))
     if not mixed.any():
         return made
     wrong = (marks & ~neutral)[:, registers] & mixed[..., None]
@@ -413,6 +427,8 @@ def _redistribute(machine: Simulator, warp: Warp, op: Redistribute) -> None:
     assert chosen is not None, "the verifier refuses what threads do not hold"
     part = slice(machine.shape(warp, op.distribution)[0]), list(chosen)
     define(machine, warp, op, op.result, values[part], beyond=None if beyond is None else beyond[part])
+    if op.source in warp.replaced:
+        warp.replaced[op.result] = warp.replaced[op.source][part]
 
 
 @REFERENCE.rule(Coordinates)

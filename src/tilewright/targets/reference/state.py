@@ -196,6 +196,7 @@ class Warp:
         waiting: its present wait; None while it runs.
         executes: its present operation.
         beyond: marks of elements beyond the edge of an array, for each fragment that has some.
+        replaced: marks of elements for which `tw.where` chose a number in place of one beyond an edge.
         padded: sums that contain elements beyond an edge, until their first use.
         loaded: marks of elements beyond an edge in its last load, or None.
         acquired: the tensor maps that it has acquired: the table of each, and the map's offset in it.
@@ -223,6 +224,7 @@ class Warp:
     waiting: Pause | None = None
     executes: Op | None = None
     beyond: dict[Value, Array] = field(default_factory=dict)
+    replaced: dict[Value, Array] = field(default_factory=dict)
     padded: dict[Value, Padded] = field(default_factory=dict)
     loaded: Array | None = None
     acquired: set[tuple[Value, int]] = field(default_factory=set)

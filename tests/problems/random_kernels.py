@@ -1,0 +1,448 @@
+"""Random dataflow kernels: the text of a kernel is drawn together with its result in NumPy.
+
+Every number is a small integer, and no operation leaves the integers that f32 holds.  So a result is right or
+wrong, whatever the order of the additions.  A kernel has one of four forms: a product, a loop that carries a
+state and may store in each step, whole rows that are reduced, or a flow without a product.
+"""
+
+from __future__ import annotations
+
+import linecache
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tests.movers.random_movers import Array
+
+import tilewright as tw
+
+from .drawing import placed
+from .placing import Placed
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+LARGEST_EXTENT = {"reference": 40, "cpu": 160, "cuda": 700}
+LARGEST = 2.0**22
+"""The largest number that an operation may give; f32 holds all integers up to four times as many."""
+
+NARROW = 2.0**10
+"""The largest number that is converted to f16."""
+
+POISON = 2.0**23 + 1
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A value of a kernel.
+
+    Args:
+        text: as the kernel writes it.
+        axes: its dimensions, each a letter.
+        elements: its elements over whole dimensions, in f64.
+    """
+
+    text: str
+    axes: str
+    elements: Numbers
+
+
+class Draft:
+    """A kernel that is being drawn.
+
+    Args:
+        number: from which everything follows.
+        target: where it will run.
+    """
+
+    def __init__(self, number: int, target: str) -> None:
+        self.draw, self.rng = random.Random(number), np.random.default_rng(number)
+        most = LARGEST_EXTENT[target]
+        self.extents = {name: self.draw.randint(1, most) for name in "mneks"}
+        self.extents |= {"b": self.draw.randint(1, 3), "k": self.draw.randint(1, 40)}
+        for name in "mne":
+            if self.draw.random() < 0.1:
+                self.extents[name] = self.draw.randint(1, 4)
+        self.batch = "b" if self.draw.random() < 0.25 else ""
+        self.given: dict[str, tuple[str, str, Numbers]] = {}
+        """Dtype, dimensions and elements of each operand."""
+
+        self.results: dict[str, tuple[str, Numbers]] = {}
+        """Dimensions and elements of each result."""
+
+        self.lines: list[str] = []
+
+    # ------------------------------------------------------------ arrays
+
+    def operand(self, name: str, axes: str, kind: str = "f32") -> Drawn:
+        """An array that the kernel reads, the same one for the same name."""
+        axes = self.batch + axes
+        if name not in self.given:
+            shape = [self.extents[one] for one in axes]
+            self.given[name] = kind, axes, self.rng.integers(-2, 3, shape).astype(np.float64)
+        return Drawn(f"{name}[{', '.join(axes)}]", axes, self.given[name][2])
+
+    def store(self, name: str, value: Drawn, *, transposed: bool = False, depth: int = 2) -> None:
+        """Store a value as a result."""
+        axes, elements = value.axes, np.broadcast_to(value.elements, self.shape(value.axes))
+        text = value.text
+        if transposed:
+            axes, elements = axes[:-2] + axes[:-3:-1], np.swapaxes(elements, -1, -2)
+            text = f"({text}).T"
+        self.results[name] = axes, elements
+        self.lines.append(f"{' ' * 4 * depth}{name}[{', '.join(axes)}] = {text}")
+
+    def shape(self, axes: str) -> tuple[int, ...]:
+        """Extents of a value."""
+        return tuple(self.extents[one] for one in axes)
+
+    # ------------------------------------------------------------ values
+
+    def leaf(self, axes: str) -> Drawn:
+        """An element of an array, a position, or a value that is the same along a dimension."""
+        last, own = axes[-1], axes.removeprefix(self.batch)
+        whole = len(own) == 2
+        kinds = ["array"] + (["rows", "columns", "transposed", "turned", "place"] if whole else ["place"])
+        match self.draw.choice(kinds):
+            case "rows":
+                value = self.expression(axes[:-1], 1)
+                return Drawn(f"({value.text})[:, None]", axes, value.elements[..., None])
+            case "columns":
+                value = self.expression(self.batch + last, 1)
+                return Drawn(value.text, axes, value.elements[..., None, :])
+            case "transposed":
+                value = self.operand(f"T_{own}", own[::-1])
+                return Drawn(f"{value.text}.T", axes, np.swapaxes(value.elements, -1, -2))
+            case "turned":
+                value = self.operand(f"A_{own}", own)
+                colons = ":, " * (len(axes) - 1)
+                text = value.text.replace("[", f"[{colons}::-1][", 1)
+                return Drawn(text, axes, value.elements[..., ::-1])
+            case "place":
+                one = self.draw.choice(own)
+                column = "[:, None]" if whole and one == own[0] else ""
+                places = np.arange(self.extents[one], dtype=np.float64) % 5
+                return Drawn(
+                    f"(tw.positions({one}) % 5).to(tw.f32){column}",
+                    axes,
+                    places[:, None] if column else places,
+                )
+        return self.operand(f"{self.draw.choice('AB')}_{own}", own)
+
+    def expression(self, axes: str, depth: int, more: Sequence[Drawn] = ()) -> Drawn:
+        """A value of at most so many operations.
+
+        Args:
+            axes: its dimensions.
+            depth: operations one inside of the other, at most.
+            more: values with these dimensions that it may contain.
+        """
+        if depth == 0 or self.draw.random() < 0.2:
+            return self.draw.choice(more) if more and self.draw.random() < 0.6 else self.leaf(axes)
+        one, other = (self.expression(axes, depth - 1, more) for _ in range(2))
+        a, b = one.elements, other.elements
+        text, elements = self.draw.choice(
+            (
+                (f"({one.text} + {other.text})", a + b),
+                (f"({one.text} - {other.text})", a - b),
+                (f"({one.text} * {other.text})", a * b),
+                (f"tw.maximum({one.text}, {other.text})", np.maximum(a, b)),
+                (f"tw.minimum({one.text}, {other.text})", np.minimum(a, b)),
+                (f"tw.where({one.text} < {other.text}, {one.text}, 3.0)", np.where(a < b, a, 3.0)),
+                (f"tw.where({one.text} == {other.text}, 0.0, {other.text})", np.where(a == b, 0.0, b)),
+                (f"(tw.relu({one.text}) - abs({other.text}))", np.maximum(a, 0) - abs(b)),
+            )
+        )
+        return Drawn(text, axes, elements) if abs(elements).max() <= LARGEST else one
+
+    def named(self, name: str, value: Drawn, depth: int) -> Drawn:
+        """A value under a name; it varies along all of its dimensions, and is small."""
+        own = value.axes.removeprefix(self.batch)
+        full = self.operand(f"A_{own}", own)
+        elements = np.broadcast_to(full.elements + value.elements, self.shape(value.axes))
+        if abs(elements).max() > 50:
+            elements = np.clip(elements, -3.0, 3.0)
+            value = Drawn(
+                f"tw.maximum(tw.minimum({full.text} + {value.text}, 3.0), -3.0)", value.axes, elements
+            )
+        else:
+            value = Drawn(f"{full.text} + {value.text}", value.axes, elements)
+        self.lines.append(f"{' ' * 4 * depth}{name} = {value.text}")
+        return replace_text(value, name)
+
+    def reduced(self, value: Drawn, axis: int, how: str) -> Drawn:
+        """A reduction along a dimension of a tile: 0 or 1."""
+        at = axis - 2
+        functions: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
+        elements = functions[how](np.broadcast_to(value.elements, self.shape(value.axes)), axis=at)
+        axes = value.axes[:at] + (value.axes[at + 1 :] if at < -1 else "")
+        return Drawn(f"({value.text}).{how}(axis={axis})", axes, elements)
+
+    def product(self, a: Drawn, b: Drawn, axes: str) -> Drawn:
+        """A product of two tiles, the second one as (k, columns)."""
+        return Drawn(f"{a.text} @ {b.text}", self.batch + axes, a.elements @ b.elements)
+
+    def transposed(self, value: Drawn) -> Drawn:
+        """The transpose of a matrix, or of each matrix of a batch."""
+        axes = value.axes[:-2] + value.axes[:-3:-1]
+        return Drawn(f"{value.text}.T", axes, np.swapaxes(value.elements, -1, -2))
+
+    def tiles(self, axes: str, result: str) -> None:
+        """Write the loop over the tiles of a result, before what was written so far."""
+        names = ", ".join(self.batch + axes)
+        dims = [f"{result}.shape[{at}]" for at in range(len(self.batch + axes))]
+        extents = dims[0] if len(dims) == 1 else f"({', '.join(dims)})"
+        batch = ", batch=1" if self.batch else ""
+        self.lines.insert(0, f"    for {names} in tw.tiles({extents}{batch}):")
+
+    # ------------------------------------------------------------ forms
+
+    def products(self) -> None:
+        """One or two products, functions of them, and reductions of rows and columns."""
+        kind = self.draw.choice(("f16", "f32"))
+        totals = []
+        self.lines.append(" " * 8 + "acc = tw.zeros(dtype=tw.f32)")
+        both = self.draw.random() < 0.3
+        if both:
+            self.lines.append(" " * 8 + "up = tw.zeros(dtype=tw.f32)")
+        a = self.operand("P", "mk", kind)
+        self.lines.append(" " * 8 + f"for k in tw.steps(P.shape[{len(a.axes) - 1}]):")
+        for name, right in (("acc", "Q"), ("up", "R"))[: 1 + both]:
+            b = self.transposed(self.operand(right, "nk", kind))
+            left = a
+            if self.draw.random() < 0.3:
+                left = Drawn(f"tw.relu({a.text})", a.axes, np.maximum(a.elements, 0))
+            made = self.product(left, b, "mn")
+            self.lines.append(" " * 12 + f"{name} += {made.text}")
+            totals.append(replace_text(made, name))
+        value = self.expression(self.batch + "mn", self.draw.randint(0, 3), totals * 2)
+        first = totals[0]
+        text, elements = f"{first.text} + {value.text}", first.elements + value.elements
+        if self.draw.random() < 0.3 and np.abs(elements).max() * self.extents["n"] < LARGEST:
+            whole = np.broadcast_to(elements, self.shape(self.batch + "mn"))
+            text, elements = f"({text}).cumsum(axis=1)", whole.cumsum(axis=-1)
+        self.store("C", Drawn(text, self.batch + "mn", elements))
+        is_scanned = "cumsum" in text
+        if self.draw.random() < 0.4:
+            self.store("rows", self.reduced(first, 1, self.draw.choice(("sum", "max", "min"))))
+        if self.draw.random() < 0.3 and not is_scanned and "rows" not in self.results:
+            self.store("columns", self.reduced(first, 0, self.draw.choice(("sum", "max", "min"))))
+        if self.draw.random() < 0.2:
+            self.store("D", totals[-1], transposed=True)
+        self.tiles("mn", "C")
+
+    def loop(self) -> None:
+        """A loop that carries numbers of rows and sums of products; its steps may store prefix sums."""
+        has_columns, body = self.draw.random() < 0.5, self.lines
+        starts: list[str] = []
+        values: list[Drawn] = []
+        for at in range(self.draw.randint(1, 2)):
+            value = self.expression(self.batch + "mn", self.draw.randint(0, 3))
+            if self.draw.random() < 0.4:
+                q, k = self.operand("Q", "mk", "f16"), self.transposed(self.operand("K", "nk", "f16"))
+                whole = [
+                    f"{one}[{self.batch + ', ' if self.batch else ''}{row}]"
+                    for one, row in (("Q", "m"), ("K", "n"))
+                ]
+                value = Drawn(f"{whole[0]} @ {whole[1]}.T", self.batch + "mn", q.elements @ k.elements)
+            values.append(self.named(f"x{at}", value, 3))
+        cells: list[Drawn] = []
+        results: list[str] = []
+        for at in range(self.draw.randint(1, 3)):
+            value, name = self.draw.choice(values), f"t{at}"
+            how = self.draw.choice(("sum", "sum", "max", "min"))
+            start = {
+                "sum": "zeros((m,), tw.f32)",
+                "max": "full((m,), -99.0, tw.f32)",
+                "min": "full((m,), 99.0, tw.f32)",
+            }
+            starts.append(" " * 8 + f"{name} = tw.{start[how]}")
+            new = self.reduced(value, 1, how)
+            if how == "sum" and not results and self.draw.random() < 0.5:
+                sums = np.cumsum(value.elements, axis=-1)
+                stored = self.expression(self.batch + "mn", 1, values)
+                made = Drawn(
+                    f"{name}[:, None] + {value.text}.cumsum(axis=1) + {stored.text}",
+                    self.batch + "mn",
+                    sums + stored.elements,
+                )
+                self.store("S", made, transposed=self.draw.random() < 0.3, depth=3)
+                results.append("S")
+            elif how == "sum":
+                body.append(" " * 12 + f"{name} += {new.text}")
+                cells.append(replace_text(new, name))
+                continue
+            update = f"{name} + {new.text}" if how == "sum" else f"tw.{how}imum({name}, {new.text})"
+            body.append(" " * 12 + f"{name}.assign({update})")
+            limit = {
+                "sum": new.elements,
+                "max": np.maximum(new.elements, -99),
+                "min": np.minimum(new.elements, 99),
+            }
+            cells.append(replace_text(Drawn(name, new.axes, limit[how]), name))
+        sums_of_columns = None
+        if has_columns:
+            starts.append(" " * 8 + "acc = tw.zeros((m, e), tw.f32)")
+            value, v = self.draw.choice(values), self.operand("V", "ne", "f16")
+            left = Drawn(f"{value.text}.to(tw.f16)", value.axes, value.elements)
+            made = self.product(left, v, "me")
+            body.append(" " * 12 + f"acc += {made.text}")
+            sums_of_columns = replace_text(made, "acc")
+        long = next(name for name, (_, axes, _) in self.given.items() if "n" in axes)
+        extent = f"{long}.shape[{self.given[long][1].index('n')}]"
+        body[:0] = [*starts, " " * 8 + f"for n in tw.steps({extent}):"]
+        self.store("rows", self.expression(self.batch + "m", 2, cells))
+        if sums_of_columns is not None:
+            columns = [
+                Drawn(f"{one.text}[:, None]", self.batch + "me", one.elements[..., None]) for one in cells
+            ]
+            more = self.expression(self.batch + "me", 2, columns)
+            text = f"{sums_of_columns.text} + {more.text}"
+            self.store("C", Drawn(text, self.batch + "me", sums_of_columns.elements + more.elements))
+            self.tiles("me", "C")
+        else:
+            self.tiles("m", "rows")
+
+    def rows(self) -> None:
+        """Whole rows of a product or of an array, what is reduced along them, and a product with them."""
+        first = f"{self.batch}, m" if self.batch else "m"
+        if self.draw.random() < 0.5:
+            q, k = self.operand("Q", "mk", "f16"), self.transposed(self.operand("K", "nk", "f16"))
+            second = "K[b]" if self.batch else "K"
+            value = Drawn(f"Q[{first}] @ {second}.T", self.batch + "mn", q.elements @ k.elements)
+        else:
+            made = self.operand("A_mn", "mn")
+            value = Drawn(f"A_mn[{first}]", made.axes, made.elements)
+        self.lines.append(" " * 8 + f"x = {value.text}")
+        x = replace_text(value, "x")
+        if self.draw.random() < 0.5:
+            ahead = self.draw.randint(-2, 20)
+            self.lines.append(
+                " " * 8 + f"x = tw.where(tw.positions(x) <= tw.positions(m)[:, None] + {ahead}, x, -7.0)"
+            )
+            places = [np.arange(self.extents[one]) for one in "mn"]
+            seen = places[1] <= places[0][:, None] + ahead
+            x = Drawn("x", x.axes, np.where(seen, x.elements, -7.0))
+        top = self.reduced(x, 1, "max")
+        self.lines.append(" " * 8 + f"top = {top.text}")
+        away = Drawn("(x - top[:, None])", x.axes, x.elements - top.elements[..., None])
+        self.store("rows", self.reduced(away, 1, self.draw.choice(("sum", "min"))))
+        if self.draw.random() < 0.4:
+            self.lines.append(" " * 8 + f"places[{first}] = {away.text}.argmax(axis=1).to(tw.f32)")
+            self.results["places"] = self.batch + "m", away.elements.argmax(axis=-1).astype(np.float64)
+        if self.draw.random() < 0.4:
+            self.lines.append(" " * 8 + f"S[{first}] = {away.text}.cumsum(axis=1)")
+            self.results["S"] = self.batch + "mn", away.elements.cumsum(axis=-1)
+        elif self.draw.random() < 0.5:
+            v = self.operand("V", "ne", "f16")
+            small = np.maximum(away.elements, -9.0)
+            whole = "V[b, :, e]" if self.batch else "V[:, e]"
+            text = f"tw.maximum({away.text}, -9.0).to(tw.f16) @ {whole}"
+            self.store("C", Drawn(text, self.batch + "me", small @ v.elements))
+            return self.tiles("me", "C")
+        return self.tiles("m", "rows")
+
+    def elements(self) -> None:
+        """Elements, their prefix sums in either order, and reductions of rows."""
+        value = self.named("x", self.expression(self.batch + "mn", 3), 2)
+        other = self.expression(self.batch + "mn", 1, [value])
+        how = self.draw.choice(("plain", "cumsum(axis=1)", "cumsum(axis=1, reverse=True)", "cumsum(axis=0)"))
+        match how:
+            case "plain":
+                made = Drawn(f"{value.text} - {other.text}", value.axes, value.elements - other.elements)
+            case "cumsum(axis=0)":
+                made = Drawn(f"{value.text}.{how}", value.axes, value.elements.cumsum(axis=-2))
+            case "cumsum(axis=1)":
+                made = Drawn(f"{value.text}.{how}", value.axes, value.elements.cumsum(axis=-1))
+            case _:
+                back = value.elements[..., ::-1].cumsum(axis=-1)[..., ::-1]
+                made = Drawn(f"{value.text}.{how}", value.axes, back)
+        self.store("C", made, transposed=self.draw.random() < 0.3)
+        if self.draw.random() < 0.5 and "axis=0" not in how:
+            self.store("rows", self.reduced(value, 1, self.draw.choice(("sum", "max", "min"))))
+        axes = self.results["C"][0]
+        self.tiles("mn", "C")
+        if axes[-1] == "m":
+            self.lines[0] = self.lines[0].replace(
+                f"C.shape[{len(axes) - 2}], C.shape[{len(axes) - 1}]",
+                f"C.shape[{len(axes) - 1}], C.shape[{len(axes) - 2}]",
+            )
+
+    def text(self) -> str:
+        """The text of the kernel."""
+        dims = {name: axes for name, (_, axes, _) in self.given.items()}
+        dims |= {name: axes for name, (axes, _) in self.results.items()}
+        declared = ", ".join(f'{name}="{" ".join(axes.upper())}"' for name, axes in dims.items())
+        return "\n".join((f"@tw.kernel({declared})", f"def drawn({', '.join(dims)}):", *self.lines, ""))
+
+
+def replace_text(value: Drawn, text: str) -> Drawn:
+    """A value under another text."""
+    return Drawn(text, value.axes, value.elements)
+
+
+def drafted(number: int, target: str) -> Draft:
+    """Draw a kernel."""
+    draft = Draft(number, target)
+    draft.draw.choice((draft.products, draft.loop, draft.loop, draft.rows, draft.elements))()
+    return draft
+
+
+def carried_out(number: int, target: str) -> str:
+    """Compute a random kernel; return what is wrong, or an empty text."""
+    return outcome(number, target)[0]
+
+
+def outcome(number: int, target: str) -> tuple[str, str]:
+    """Compute a random kernel.
+
+    Args:
+        number: which.
+        target: where.
+
+    Returns:
+        What is wrong, and why the kernel is refused; empty if nothing is wrong, and if it is not refused.
+    """
+    draft = drafted(number, target)
+    text, name = draft.text(), f"<random kernel {number} on {target}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"tw": tw}
+    exec(compile(text, name, "exec"), space)
+    held = {
+        name: Array(
+            elements.shape, placed(draft.draw, elements.shape, tw.dtype(kind), *layout), tw.dtype(kind)
+        )
+        for name, kind, elements, layout in _arrays(draft)
+    }
+    for one, array in held.items():
+        array.array[...] = draft.given[one][2] if one in draft.given else POISON
+    there = {one: Placed(array.array, target) for one, array in held.items()}
+    try:
+        ran = space["drawn"](**{one: at.there for one, at in there.items()}, target=target)
+    except (tw.TraceError, tw.ScheduleError, tw.LaunchError) as error:
+        return "" if "nearest legal choice" in str(error) else f"{text}\n{error}", str(error)
+    if ran.target != target:
+        return f"{text}\nit ran on {ran.target}", ""
+    for one, (_, right) in draft.results.items():
+        found = there[one].fetched()
+        if (wrong := found != right).any():
+            at = tuple(np.argwhere(wrong)[0].tolist())
+            count = f"{np.count_nonzero(wrong)} of {right.size}"
+            return f"{text}\n{one}{at} is {found[at]}, not {right[at]}; {count} are wrong, {ran.schedule}", ""
+    for one, array in held.items():
+        if not array.is_whole_around():
+            return f"{text}\nmemory around {one} was written", ""
+    return "", ""
+
+
+def _arrays(draft: Draft) -> list[tuple[str, str, Numbers, tuple[Any, ...]]]:
+    """Name, dtype, elements and layout of each array."""
+    made: list[tuple[str, str, Numbers, tuple[Any, ...]]] = []
+    for name, (kind, _, elements) in draft.given.items():
+        made.append(
+            (name, kind, elements, (draft.draw.choice("nnt"), draft.draw.random() < 0.5, False, False))
+        )
+    for name, (_, elements) in draft.results.items():
+        made.append((name, "f32", elements, ("n", False, True, draft.draw.random() < 0.3)))
+    return made
