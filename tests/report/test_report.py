@@ -423,6 +423,11 @@ def test_a_report_on_a_call_shows_its_last_kernel() -> None:
         ((tw.matmul, np.ones((4, 4)), np.ones((4, 4))), {"target": "cdua"}, "did you mean 'cuda'"),
         ((tw.matmul, np.ones((4, 4)), np.ones((4, 4))), {"check_seconds": -1}, "nearest legal choice: 0"),
         ((tw.matmul, np.ones((4, 4)), np.ones((5, 4))), {}, "matmul"),
+        (
+            (lambda x, target=None: x, np.ones((4, 5))),
+            {},
+            "of argument 0 float64[4x5] on cpu launches no kernel",
+        ),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_is_made(

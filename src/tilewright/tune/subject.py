@@ -453,7 +453,7 @@ def by_name(names: Mapping[str, Any]) -> str:
     """Return dtypes and extents of arrays, and numbers, for the name of a subject."""
     said = []
     for name, one in names.items():
-        if isinstance(one, Specimen):
+        if isinstance(one, Specimen) or (hasattr(one, "dtype") and getattr(one, "shape", None)):
             said.append(f"{name} {one.dtype}[{'x'.join(map(str, one.shape))}]")
         else:
             said.append(f"{name}={one}")
