@@ -121,5 +121,10 @@ def test_errors() -> None:
     refused(lambda: op.backward(lambda dZ: {}), SignatureError, "a parameter dZ")
     a, b, bias = (drawn(*shape).float() for shape in ((4, 8), (5, 8), (5,)))
     refused(lambda: op(a.requires_grad_(), b, bias), LaunchError, "the kernel has no gradient")
+    refused(lambda: op(a, b), LaunchError, r"takes 3 arguments, and was given 2; .*: A, B, bias")
+    for other, kind in ((None, "NoneType"), (a.detach().numpy(), "ndarray"), ([1.0], "list"), (3, "int")):
+        refused(lambda other=other: op(other, b, bias), LaunchError, f"A is a {kind}; .*: a tensor")
+    op.backward(lambda dC: None)  # type: ignore[arg-type, return-value]
+    refused(lambda: op(a, b, bias).sum().backward(), LaunchError, "returns a NoneType; .* dictionary")
     op.backward(lambda dC: {"D": dC})
     refused(lambda: op(a, b, bias).sum().backward(), LaunchError, "returns D")

@@ -79,14 +79,8 @@ class KernelFunction:
         Raises:
             LaunchError: another number of arguments, or a traced number.
         """
-        wanted = self.signature.arguments
-        if len(arguments) != len(wanted):
-            raise LaunchError(
-                f"{self.name} takes {len(wanted)} arguments, and was given {len(arguments)}; nearest "
-                f"legal choice: {', '.join(one.name for one in wanted)}"
-            )
         arrays, numbers = dict[str, Array](), dict[str, Any]()
-        for one, value in zip(wanted, arguments, strict=True):
+        for one, value in self.signature.given(arguments):
             if one.kind == "tensor":
                 arrays[one.name] = jnp.asarray(value)
             elif isinstance(value, int | float):

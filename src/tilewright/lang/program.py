@@ -353,6 +353,22 @@ class FunctionSignature:
         """The names of arguments and results."""
         return tuple(one.name for one in (*self.arguments, *self.results))
 
+    def given(self, values: Sequence[Any]) -> list[tuple[Parameter, Any]]:
+        """Return the arguments of a call with their values.
+
+        Args:
+            values: the values.
+
+        Raises:
+            LaunchError: another number of values.
+        """
+        if len(values) != len(self.arguments):
+            raise LaunchError(
+                f"{self.name} takes {len(self.arguments)} arguments, and was given {len(values)}; nearest "
+                f"legal choice: {', '.join(one.name for one in self.arguments)}"
+            )
+        return list(zip(self.arguments, values, strict=True))
+
     def extents(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """Return the extents of each result.
 
@@ -389,9 +405,15 @@ class FunctionSignature:
             names: the arguments that may have gradients.
 
         Raises:
-            LaunchError: the function returns a gradient of something else.
+            LaunchError: the function returns no dictionary, or a gradient of something else.
         """
-        found = dict(gradient(**given))
+        returned = gradient(**given)
+        if not isinstance(returned, Mapping):
+            raise LaunchError(
+                f"the gradient of {self.name} returns a {type(returned).__name__}; nearest legal choice: a "
+                f"dictionary of gradients by the names {', '.join(names)}"
+            )
+        found = dict(returned)
         made = [found.pop(name, None) for name in names]
         if found:
             raise LaunchError(

@@ -93,6 +93,12 @@ class KernelOperation:
         Raises:
             LaunchError: the arguments do not fit the kernel, or a tensor wants a gradient and it has none.
         """
+        for one, value in self.signature.given(arguments):
+            if one.kind == "tensor" and not isinstance(value, torch.Tensor):
+                raise LaunchError(
+                    f"{self.signature.name}: {one.name} is a {type(value).__name__}; nearest legal choice: a "
+                    "tensor"
+                )
         return self.operation(*arguments)
 
     def backward(self, gradient: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
