@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -571,3 +572,26 @@ def test_col2im(shape: tuple[int, ...], taps: tuple[int, ...], words: dict[str, 
     torch.testing.assert_close(again.flatten(), matrix @ columns.flatten().detach(), rtol=1e-13, atol=1e-13)
     with pytest.raises(LaunchError, match="has no place in an image"):
         tt.im2col(dy, filter=[99] * rank)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"stride": 0},
+        {"stride": (1,)},
+        {"dilation": (1, 0)},
+        {"padding": -1},
+        {"padding": (1, 1, 1)},
+        {"filter": 2},
+        {"filter": (2, 0)},
+    ],
+)
+def test_wrong_geometries_of_columns_are_named(words: dict[str, Any]) -> None:
+    """A padding below 0 would cut the image, and its gradient has no kernel."""
+    [(name, value)] = words.items()
+    text = rf"{name}={re.escape(str(value))}; nearest legal choice: 2 numbers of at least"
+    given: dict[str, Any] = {"filter": (2, 2), **words}
+    with pytest.raises(LaunchError, match=f"im2col: {text}"):
+        tt.im2col(torch.ones(1, 4, 4, 2), **given)
+    with pytest.raises(LaunchError, match=f"col2im: {text}"):
+        tt.col2im(torch.ones(9, 8), (1, 4, 4, 2), **given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from string import ascii_letters
@@ -462,25 +462,40 @@ def im2col(
         A new tensor.
 
     Raises:
-        LaunchError: the filter does not fit into the padded image.
+        LaunchError: the filter does not fit into the padded image, or a number is too small.
 
     Example:
         >>> im2col(torch.arange(9.0).reshape(1, 3, 3, 1), filter=(2, 2))[0].tolist()
         [0.0, 1.0, 3.0, 4.0]
     """
-    how = _for_each(image.dim() - 2, stride, dilation, padding)
-    if image.dim() < 3 or len(filter) != image.dim() - 2 or min(_places(image, filter, *how)) < 1:
+    words = {"filter": filter, "stride": stride, "dilation": dilation, "padding": padding}
+    taps, *how = _for_each("im2col", image.dim() - 2, words)
+    if image.dim() < 3 or min(_places(image, taps, *how)) < 1:
         raise LaunchError(
-            f"tilewright.torch.im2col: a filter of {tuple(filter)} has no place in an image of "
+            f"tilewright.torch.im2col: a filter of {tuple(taps)} has no place in an image of "
             f"{tuple(image.shape)}; nearest legal choice: a filter with an extent for each of the "
             f"{max(image.dim() - 2, 1)} spatial dimensions, none larger than the padded image"
         )
-    return IM2COL(image, list(filter), *how)
+    return IM2COL(image, taps, *how)
 
 
-def _for_each(rank: int, *words: int | Sequence[int]) -> list[list[int]]:
-    """Numbers for each spatial dimension."""
-    return [[one] * rank if isinstance(one, int) else list(one) for one in words]
+def _for_each(op: str, rank: int, words: Mapping[str, int | Sequence[int]]) -> list[list[int]]:
+    """Numbers for each spatial dimension.
+
+    Raises:
+        LaunchError: another number of them, or one that is too small.
+    """
+    made = list[list[int]]()
+    for name, one in words.items():
+        least, repeats = 0 if name == "padding" else 1, 1 if name == "filter" else rank
+        numbers = list(one) if isinstance(one, Iterable) else [one] * repeats
+        if rank > 0 and (len(numbers) != rank or min(numbers) < least):
+            raise LaunchError(
+                f"tilewright.torch.{op}: {name}={one}; nearest legal choice: {rank} numbers of at least "
+                f"{least}, one for each spatial dimension"
+            )
+        made.append(numbers)
+    return made
 
 
 class Col2imGradient(torch.autograd.Function):
@@ -552,4 +567,5 @@ def col2im(
         >>> col2im(torch.ones(4, 4), (1, 3, 3, 1), filter=(2, 2))[0, :, :, 0].tolist()
         [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]
     """
-    return COL2IM(columns, list(shape), list(filter), *_for_each(len(shape) - 2, stride, dilation, padding))
+    words = {"filter": filter, "stride": stride, "dilation": dilation, "padding": padding}
+    return COL2IM(columns, list(shape), *_for_each("col2im", len(shape) - 2, words))
