@@ -123,6 +123,15 @@ def computed(name, schedule, shape, target, dtype=np.float16):
     return flow, made["C"], given, how
 
 
+@pytest.mark.parametrize("depth", [16, 32, 48, 64])
+@pytest.mark.parametrize("warps", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_tiles_with_fewer_elements_than_lanes_that_hold_a_row(name, warps, depth):
+    """32 lanes of this instruction hold a row of the sums; they add copies if a tile has 16 elements."""
+    schedule = tw.Schedule(tw.atoms.MFMA_F32_K8, (32 * warps[0], 32, depth), warps=warps, staging="registers")
+    computed(name, schedule, (70, 40, 100, 24), "reference", np.float32)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_they_are_leaves_of_a_form_of_products(name):
     flow = KERNELS[name].flow(*arrays(name, SHAPE, np.float16).values(), eps=0.5)

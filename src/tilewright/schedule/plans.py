@@ -409,7 +409,8 @@ def row_sum_plan(form: Form, node: RowSum, schedule: Schedule) -> RowSumPlan:
     factors = (form.rows_m, form.rows_n)[side]
     operand = next((at for at, one in enumerate(factors) if one.is_plain and same(one.part, node.part)), None)
     operand = operand if node.span in form.depths else None
-    return RowSumPlan(node, operand, side, schedule.mma, multiplied_from_registers(schedule, side))
+    is_held = multiplied_from_registers(schedule, side)
+    return RowSumPlan(node, operand, side, schedule.mma, is_held, schedule.block_k)
 
 
 def multiplied_from_registers(schedule: Schedule, side: int) -> bool:

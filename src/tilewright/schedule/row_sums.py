@@ -156,6 +156,7 @@ class RowSumPlan:
         side: 0 for rows of the result, 1 for its columns.
         mma: the tiled MMA of the group.
         is_held: whether the operand is multiplied from registers.
+        tile_depth: depth of a tile of the operand.
     """
 
     node: RowSum
@@ -163,11 +164,12 @@ class RowSumPlan:
     side: int
     mma: TiledMma
     is_held: bool
+    tile_depth: int
 
     @property
     def depth(self) -> int:
-        """Depth of a part."""
-        return lcm(self.mma.atom.shape[2], DEPTH)
+        """Depth of a part, which divides that of a tile: `partial` follows from the depth of each part."""
+        return gcd(lcm(self.mma.atom.shape[2], DEPTH), self.tile_depth)
 
     def spread(self, depth: int) -> Distribution:
         """The threads that hold a part of a tile, (rows, depth) or (depth, columns).
@@ -254,7 +256,8 @@ def add_rows(plans: Sequence[tuple[RowSumPlan, Fragment]], tile: Tensor | Fragme
         for plan, total in plans:
             plan.add(tile, total)
         return
-    depth = gcd(first.depth, int(tile.shape[1]))
+    depth = first.depth
+    assert int(tile.shape[1]) % depth == 0, "a tile has whole parts"
     parts, count = tile.tiles((tile.shape[0], depth)), int(tile.shape[1]) // depth
     for number in range(count) if count <= MOST_UNROLLED else traced_range(count):
         part = parts[0, number].permute(1, 0) if first.side else parts[0, number]
