@@ -383,6 +383,48 @@ def test_layers_that_are_replaced_or_observed_later_are_called() -> None:
         torch.testing.assert_close(model(x), feed.down(function(feed.up(x))))
 
 
+class Switched(Mlp):
+    """An MLP that reads attributes: of the object, of the class, and a property."""
+
+    doubles = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.negates, self._shift = False, 0.0
+
+    @property
+    def shift(self) -> float:
+        return self._shift
+
+    @shift.setter
+    def shift(self, value: float) -> None:
+        self._shift = 2 * value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(x)
+        y = y + self._shift if self._shift else y
+        y = -y if self.negates else y
+        return 2 * y if self.doubles else y
+
+
+@pytest.mark.parametrize(("name", "value"), [("negates", True), ("doubles", True), ("shift", 3.0)])
+def test_attributes_that_are_set_later_are_read(name: str, value: Any) -> None:
+    torch.manual_seed(0)
+    plain, x = nn.Sequential(Switched()), torch.randn(3, 4)
+    model = copy.deepcopy(plain)
+    assert tt.convert(model)["0"] == "FeedForward"
+    model.train()
+    model[0].negates, model[0].note = False, "a new attribute"
+    assert isinstance(model[0], tt.modules.FeedForward)
+    for one in (plain[0], model[0], copy.deepcopy(model)[0]):
+        setattr(one, name, value)
+    assert not torch.allclose(plain(x), Switched.layers(plain[0], x))
+    torch.testing.assert_close(model(x), plain(x))
+    assert type(model[0]) is Switched
+    assert tt.convert(model) == {}
+    torch.testing.assert_close(model(x), plain(x))
+
+
 def test_a_feed_forward_takes_one_tensor() -> None:
     model = nn.Sequential(Mlp())
     tt.convert(model)

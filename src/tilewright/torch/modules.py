@@ -450,7 +450,8 @@ class FeedForward(nn.Module):
 
     `convert` puts it in place of modules with this order, such as the MLP of GPT-2 or Llama in
     `transformers`; ``up`` and ``after`` may be missing.  It has the same layers under the same names, and the
-    same state dict.  If one of its layers was replaced or has hooks, it calls them one after the other.
+    same state dict.  If one of its layers was replaced or has hooks, it calls them one after the other.  If
+    another attribute of the module is set, it becomes the replaced module again, which may read it.
 
     Example:
         >>> class Mlp(torch.nn.Module):
@@ -468,6 +469,16 @@ class FeedForward(nn.Module):
     order: Order
     function: str
     kind: type[nn.Module]
+    replaced: type[nn.Module]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        held, absent = self.__dict__, object()
+        before = held.get(name, getattr(held.get("replaced"), name, absent))
+        is_own = name.startswith("_") or name in ("training", "forward") or isinstance(value, nn.Module)
+        if not is_own and before is not absent and before is not value:
+            self.__class__ = self.replaced
+            return setattr(self, name, value)
+        return super().__setattr__(name, value)
 
     def is_plain(self) -> bool:
         """Whether nothing observes the layers, and all are such as `convert` made."""
@@ -535,7 +546,7 @@ def _as_feed_forward(module: nn.Module) -> FeedForward | None:
     activation = module.get_submodule(order.activation)
     function = activation_of(activation)
     words = {"order": order, "function": function, "kind": type(activation)}
-    made = _with_class(module, FeedForward, **words)
+    made = _with_class(module, FeedForward, **words, replaced=type(module))
     assert isinstance(made, FeedForward)
     return made if function is not None and made.is_plain() else None
 
