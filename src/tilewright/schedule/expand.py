@@ -53,11 +53,15 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
         arguments: the kernel's arguments, by name.
     """
     spans = {"m": (form.m,), "n": (form.n,), "k": form.depths}
-    units = {span: schedule.tile["mnk".index(dim)] for dim in schedule.whole for span in spans[dim]}
+    dims = {span: dim for dim in schedule.whole for span in spans[dim]}
+    units = {span: schedule.tile["mnk".index(dim)] for span, dim in dims.items()}
     if not units:
         return arguments
     for span, unit in units.items():
-        text = f"{span.name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}"
+        text = (
+            f"{span.name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}; nearest "
+            f"legal choice: whole={schedule.whole.replace(dims[span], '')!r}"
+        )
         require(extent_of(form, arguments, span) % unit == 0, text)
     parts = [node for node in form.flow.walk() if isinstance(node, ArrayPart)]
     places = {node.operand.name: (node.operand, node.at) for node in parts}
