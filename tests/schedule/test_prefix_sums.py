@@ -10,11 +10,13 @@ import pytest
 from tests.problems.elementwise_problems import scan, scanned_in_parts
 
 import tilewright as tw
+from tilewright.arch import Arch
 from tilewright.checking.flows import compare_flow
 from tilewright.lang import tile_arithmetic
 from tilewright.schedule.folds import kept
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.legality import shared_bytes
+from tilewright.targets.target import CUDA, HIP
 
 U = tw.f32.unit_roundoff
 
@@ -261,6 +263,28 @@ def test_a_loop_that_stores_and_adds_a_product(target: str, schedule: tw.Schedul
     assert (o == scores @ v.astype(np.float64)).all()
 
 
+@tw.kernel(X="M N", C="M N", total="M")
+def replacing(X, C, total):
+    """The state has the elements that the results of each step replace."""
+    for m in tw.tiles(total):
+        so_far = tw.zeros((m,), tw.f32)
+        for n in tw.steps(X.shape[1]):
+            old = C[m, n]
+            C[m, n] = X[m, n] + so_far[:, None]
+            so_far.assign(so_far + old.sum(axis=1))
+        total[m] = so_far
+
+
+@pytest.mark.parametrize(("target", "way"), [("cpu", ""), ("reference", ""), ("reference", "two warps")])
+def test_a_step_reads_before_it_stores(target: str, way: str) -> None:
+    rng = np.random.default_rng(9)
+    x, c = (rng.integers(-9, 9, (21, 397)).astype(np.float32) for _ in "xc")
+    old, total = c.copy(), np.full(21, np.nan, np.float32)
+    assert replacing.bind(schedule=PARTS.get(way))(x, c, total, target=target).target == target
+    assert (total == old.sum(axis=1)).all()
+    assert (c[:, 0] == x[:, 0]).all()  # the other elements depend on the length of a step
+
+
 # ---------------------------------------------------------------- several blocks of a row
 
 PARTS = {
@@ -309,6 +333,83 @@ def test_blocks_of_a_row_begin_with_the_sums_before(way: str, rows: int, columns
     assert (made["C"][:, columns:] == 777).all()
     assert (np.abs(made["total"] - wide.sum(axis=1)) <= columns * U * np.abs(wide).sum(axis=1)).all()
     assert (made["least"] == x.min(axis=1)).all()
+
+
+@tw.kernel(X="M N", C="M N", D="M N", end="M")
+def followed(X, C, D, end):
+    """Results along the row and a number of the row follow the loop; D may be X."""
+    for m, n in tw.tiles(X):
+        x = X[m, n]
+        C[m, n] = x.cumsum(axis=1)
+        D[m, n] = x - x.sum(axis=1)[:, None]
+        end[m] = 1 + x.sum(axis=1)
+
+
+@pytest.mark.parametrize("way", PARTS)
+@pytest.mark.parametrize(("rows", "columns"), [(5, 1190), (37, 397), (3, 31)])
+def test_blocks_share_the_results_that_follow_the_loop(way: str, rows: int, columns: int) -> None:
+    rng = np.random.default_rng((rows, columns))
+    x = rng.integers(-9, 9, (rows, columns)).astype(np.float32)
+    given, c, end = x.copy(), np.full((rows, columns), 777, np.float32), np.full(rows, 777, np.float32)
+    ran = followed.bind(schedule=PARTS[way])(x, c, x, end, target="reference")
+    assert (ran.target, ran.schedule) == ("reference", PARTS[way])
+    assert (c == given.cumsum(axis=1)).all()
+    assert (x == given - given.sum(axis=1)[:, None]).all()
+    assert (end == 1 + given.sum(axis=1)).all()
+
+
+@tw.kernel(X="M N", C="M N", bias="M", total="M")
+def biased(X, C, bias, total):
+    for m in tw.tiles(total):
+        so_far = tw.zeros((m,), tw.f32)
+        for n in tw.steps(X.shape[1]):
+            C[m, n] = so_far[:, None] + X[m, n].cumsum(axis=1) + bias[m][:, None]
+            so_far.assign(so_far + X[m, n].sum(axis=1))
+        total[m] = so_far
+
+
+def test_no_block_replaces_numbers_that_others_read() -> None:
+    """One block has a row if ``total`` may be ``bias``: the last part would store it too early."""
+    rng = np.random.default_rng(10)
+    x, bias = rng.integers(-9, 9, (5, 1190)).astype("f4"), rng.integers(-9, 9, 5).astype("f4")
+    old, c = bias.copy(), np.full_like(x, np.nan)
+    message = r"(?s)each step reads bias, which may be total, and total is stored after.*split_k=1"
+    with pytest.raises(tw.ScheduleError, match=message):
+        biased.bind(schedule=PARTS["a lane has neighbours"])(x, c, bias, bias, target="reference")
+    biased(x, c, bias, bias, target="reference")
+    assert (c == x.cumsum(axis=1) + old[:, None]).all()
+    assert (bias == x.sum(axis=1)).all()
+    like = [tw.like("f32", 1, 2**20)] * 2
+    for kind, split in (("f32", 1), ("f16", "auto")):  # arrays of two dtypes are two arrays
+        given = (*like, tw.like(kind, 1), tw.like("f32", 1))
+        schedule = biased.bind().schedule_for(*given, target="cuda", arch="sm_90a")
+        assert schedule is not None
+        assert schedule.split_k == split
+
+
+@pytest.mark.parametrize(
+    ("arch", "room", "system"),
+    [(HIP.architecture("gfx942"), 65536, 0), (CUDA.architecture("sm_86"), 102400, 1024)],
+)
+def test_the_blocks_of_a_row_fit_in_shared_memory(arch: Arch, room: int, system: int) -> None:
+    """Blocks that wait for each other are resident together; the system takes memory for each block."""
+
+    @tw.kernel(X="M N", C="M N", counts="M N")
+    def masses(X, C, counts):
+        for m, n in tw.tiles(C):
+            C[m, n] = X[m, n].cumsum(axis=1)
+            counts[m, n] = (X[m, n] > 0).cumsum(axis=1)
+
+    assert arch.rates is not None
+    target = "hip" if system == 0 else "cuda"
+    for kernel, kinds in ((whole, ("f32", "f32")), (whole, ("f64", "f64")), (masses, ("f64", "f64", "i32"))):
+        like = [tw.like(kind, 1, 2**20) for kind in kinds]
+        schedule = kernel.bind().schedule_for(*like, target=target, arch=arch.name)
+        assert schedule is not None
+        assert schedule.split_k == "auto"
+        form = fold_form_of(kernel.flow(*like))
+        used = shared_bytes(replace(schedule, split_k=1, blocks=0), form) + system
+        assert schedule.blocks * used <= room * arch.rates.boards[0].multiprocessors
 
 
 def test_random_problems_in_parts() -> None:

@@ -42,7 +42,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
-from tilewright.schedule.folds.form import FoldForm
+from tilewright.schedule.folds.form import FoldForm, may_replace
 from tilewright.schedule.folds.kept import MERGED_AT_ONCE, ExchangedStates, KeptStep, StatesBefore
 from tilewright.schedule.folds.masks import Trials, bounds_in, masks_of
 from tilewright.schedule.folds.operands import HeldOperand, StepPlace, is_exchanged
@@ -334,8 +334,9 @@ class FoldBlock:
             cells = self.starts(fold)
             self.fold(fold, cells)
             if schedule.is_split:
+                states = ExchangedStates.of_block(self, fold, cells)
                 with when(self.parts > 1):
-                    self.exchange_states(fold, cells, ExchangedStates)
+                    states.exchange(self.segment, cells)
             self.done = self.after(fold, cells, form.folds[at + 1].given)
             self.empty_rings()
         cells = self.starts(form.fold)
@@ -364,25 +365,17 @@ class FoldBlock:
         The second time its steps store.  At the end the last part has the state of the whole loop.
         """
         fold = self.form.fold
+        states = StatesBefore.of_block(self, fold, cells)
         with when(self.parts > 1):
             self.is_storing = False
             self.fold(fold, cells)
             self.is_storing = True
-            self.exchange_states(fold, cells, StatesBefore)
+            states.exchange(self.segment, cells)
         self.fold(fold, cells)
-        with when(self.segment.part == self.parts - 1):
-            self.store(cells)
-
-    def exchange_states(self, fold: Fold, cells: Sequence[Fragment], kind: type[ExchangedStates]) -> None:
-        """Replace the cells of the block's part by those of all parts, or of the parts before its own."""
-        with made_by("reduction"):
-            merge = StateMerge(replace(self.form, fold=fold))
-            kinds = [(cell.distribution, cell.dtype) for cell in cells]
-            tiles, starts = self.tiles, functools.partial(self.starts, fold)
-            states = kind(self.schedule, tiles, tiles * self.parts, kinds, starts, merge, self.place)
-            states.spread = self.tiled[self.form.n].c()
-            states.quiet()
-            states.meet(Work((), 0, 0, 0, 0, 0, 0, self.segment), cells)
+        if self.form.passing:  # each block stores its part of these results
+            with when(self.parts > 1):
+                states.gather(self.segment, cells, self.parts)
+        self.store(cells, self.segment.part == self.parts - 1)
 
     def reduction(self, tiles: Index, cells: Sequence[tuple[Distribution, DType]]) -> MergedStates:
         """How the cells of the parts of a loop come together.
@@ -443,8 +436,6 @@ class FoldBlock:
         known = {**self.done.known, **dict(zip(map(id, fold.cells), cells, strict=True))}
         self.score(known, at, scores)
         values = TileValues(self.step_place(at), known)
-        if fold.results and self.is_storing:
-            self.store_rows(values)
         late: list[tuple[Fragment, Sum]] = []
         made: list[Any] = []
         for cell, held, new in zip(fold.cells, cells, fold.steps, strict=True):
@@ -455,6 +446,8 @@ class FoldBlock:
                 made.append(held if rest is cell else values.value(rest))
                 self.left(product, values)
                 late.append((held, product))
+        if fold.results and self.is_storing:  # after the reads: a result may replace an array of the step
+            self.store_rows(values)
         for cell, held, new in zip(fold.cells, cells, made, strict=True):
             if new is not held:
                 held.assign(values.carried(new, cell))
@@ -527,16 +520,18 @@ class FoldBlock:
             values.repeated(values.value(cell.start), cell.axes, cell.dtype, cell.name) for cell in fold.cells
         ]
 
-    def store(self, cells: Sequence[Fragment]) -> None:
-        """Compute the values after the loop, and store the results."""
-        form = self.form
+    def store(self, cells: Sequence[Fragment], is_last: Condition | bool | None = None) -> None:
+        """Compute the values after the loop, and store the results; those of rows alone in the last part."""
+        form, others = self.form, (*self.form.passing, *self.form.kept.values())
         done = self.after(form.fold, cells, [store.value for store in form.passing])
-        by_steps = form.kept.values()
-        stores = [one for one in form.flow.stores if one not in form.passing and one not in by_steps]
-        self.read_stored(stores, done)
-        for store in stores:
-            self.store_one(store, done)
-        if form.passing:
+        stores = [one for one in form.flow.stores if one not in others]
+        if form.passing and is_last is not None:
+            self.pass_again(done)
+        with nullcontext() if is_last is None else when(is_last):
+            self.read_stored(stores, done)
+            for store in stores:
+                self.store_one(store, done)
+        if form.passing and is_last is None:
             self.pass_again(done)
 
     def read_stored(self, stores: Sequence[Store], done: TileValues) -> None:
@@ -546,12 +541,12 @@ class FoldBlock:
             stores: the results.
             done: the values after the loop.
         """
-        names, seen = {store.operand.name for store in stores}, set(done.known)
+        seen = set(done.known)
         nodes = [node for store in stores for node in walk(store.value, seen)]
 
         def shared(nodes: Iterable[Node]) -> list[ArrayPart]:
-            parts = (one for one in nodes if isinstance(one, ArrayPart) and one.operand.name in names)
-            return [one for one in parts if len(one.axes) < 2]
+            parts = (one for one in nodes if isinstance(one, ArrayPart) and len(one.axes) < 2)
+            return [one for one in parts if any(may_replace(store, one) for store in stores)]
 
         late, early = shared(nodes), shared(self.form.inside())  # the loop may begin with the old values
         if late or early:
@@ -561,26 +556,26 @@ class FoldBlock:
                 tw.warp_barrier()
 
     def pass_again(self, done: TileValues) -> None:
-        """Compute the values of each step again, from what is known after the loop, and store them.
-
-        Args:
-            done: the values after the loop.
-        """
+        """Compute the values of each step again, from ``done``, the values after the loop, and store them."""
         form = self.form
         reached = {id(one) for store in form.passing for one in walk(store.value, set(done.known))}
         scores = [one for one in form.scores if id(one) in reached]
 
         def write(step: LoopStep) -> None:
-            known = dict(done.known)
-            self.score(known, step.index, scores)
-            values = TileValues(StepPlace(self, step.index), known)
+            known, at = dict(done.known), step.index + begin
+            self.score(known, at, scores)
+            values = TileValues(StepPlace(self, at), known)
             for store in form.passing:
                 self.store_one(store, values)
 
         self.empty_rings()
-        steps = let(ceil_div(self.place.integer(form.n.extent), self.length(form.n)))
-        verbs = self.verbs(self.moving(scores), lambda at: StepPlace(self, at), [Verb("multiply", 0, write)])
-        main_loop(verbs, steps)
+        begin: Index = 0
+        if form.fold.results:
+            begin, steps = self.steps()
+        else:
+            steps = let(ceil_div(self.place.integer(form.n.extent), self.length(form.n)))
+        does = [Verb("multiply", 0, write)]
+        main_loop(self.verbs(self.moving(scores), lambda at: StepPlace(self, at + begin), does), steps)
 
     def empty_rings(self) -> None:
         """Wait until no thread reads a tile of the last steps, which the next pass replaces."""

@@ -20,6 +20,7 @@ from tilewright.schedule.folds.legality import against_parts, atom_of, reasons, 
 from tilewright.schedule.folds.masks import masks_of
 from tilewright.schedule.folds.parts import AUTO, parts_of_loop
 from tilewright.schedule.folds.rows import KEPT
+from tilewright.schedule.load import SYSTEM_BYTES, resident_blocks
 from tilewright.schedule.question import Candidate, LoopQuestion
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import dots, fma, wgmma
@@ -348,7 +349,11 @@ def in_parts(
         return
     if not form.products and arch.shared_bytes:  # such loops wait for loads alone
         warps = EXCHANGING_WARPS if form.fold.results else LOADING_WARPS
-        least = blocks = processors * max(warps // schedule.warps[0], 1)
+        each = max(warps // schedule.warps[0], 1)
+        if form.fold.results:  # all blocks run at once, with their shared memory
+            system = SYSTEM_BYTES if owner(arch.name) is CUDA else 0
+            each = resident_blocks(arch, shared_bytes(schedule, form), most=each, reserved=system)
+        least = blocks = processors * each
     if tiles < least and parts_of_loop(form, tiles, steps, blocks) > 1 and not against_parts(form):
         yield replace(schedule, split_k=AUTO, blocks=blocks)
 

@@ -227,6 +227,12 @@ class FoldForm:
         return made
 
 
+def may_replace(store: Store, part: ArrayPart) -> bool:
+    """Whether a store may replace elements that a part of an array has: two parameters may be one array."""
+    is_alike = store.operand.dtype == part.operand.dtype and {*store.at} == {*part.at}
+    return is_alike or store.operand.name == part.operand.name
+
+
 def _strides_of_window(operand: Operand, row: int, turn: int) -> tuple[int, int] | None:
     """The steps in one dimension of an array for steps along two dimensions of a view, if those embed it."""
     for transform in reversed(operand.transforms):

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from tilewright.dataflow.nodes import Folded, Literal, Map, Node, Rearrange, Store, walk
+from tilewright.dataflow.nodes import Fold, Folded, Literal, Map, Node, Rearrange, Store, walk
 from tilewright.lang import operations as tw
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import when
@@ -69,6 +70,23 @@ class ExchangedStates(MergedStates):
     """The map of the tile to threads."""
 
     @classmethod
+    def of_block(cls, block: Any, fold: Fold, cells: Sequence[Fragment]) -> ExchangedStates:
+        """The exchange of a loop's cells between the blocks of a row.
+
+        Args:
+            block: the block.
+            fold: the loop.
+            cells: its cells in the block's part.
+        """
+        with made_by("reduction"):
+            kinds = [(cell.distribution, cell.dtype) for cell in cells]
+            merge, starts = StateMerge(replace(block.form, fold=fold)), partial(block.starts, fold)
+            parts = block.tiles * block.parts
+            states = cls(block.schedule, block.tiles, parts, kinds, starts, merge, block.place)
+            states.spread = block.tiled[block.form.n].c()
+        return states
+
+    @classmethod
     def rounds(cls, schedule: Schedule) -> int:
         """Every block reads all parts."""
         return 1
@@ -92,20 +110,30 @@ class ExchangedStates(MergedStates):
         await_(counter, segment.parts, barrier=barrier)
         # Blocks that have waited count, too, and the last one resets the counter.
         signal(counter, of=2 * segment.parts, barrier=barrier)
+        self.gather(segment, totals, self.merged_parts(segment))
+        return 1
+
+    def exchange(self, segment: Segment, cells: Sequence[Fragment]) -> None:
+        """Replace the cells of the block's part by those that the block merges."""
+        with made_by("reduction"):
+            self.quiet()
+            self.meet(Work((), 0, 0, 0, 0, 0, 0, segment), cells)
+
+    def gather(self, segment: Segment, totals: Sequence[Fragment], count: Index) -> None:
+        """Replace the cells by those of the first ``count`` parts, which have written theirs."""
         for cell, start in zip(totals, self.starts(), strict=True):
             cell.assign(start)
-        for turn in traced_range(ceil_div(self.merged_parts(segment), self.spread.shape[1])):
-            self._merge_tiles(segment, turn, totals)
-        return 1
+        for turn in traced_range(ceil_div(count, self.spread.shape[1])):
+            self._merge_tiles(segment, turn, totals, count)
 
     def merged_parts(self, segment: Segment) -> Index:
         """The number of parts, from the first one on, whose cells a block merges."""
         return segment.parts
 
-    def _merge_tiles(self, segment: Segment, turn: Index, cells: Sequence[Fragment]) -> None:
+    def _merge_tiles(self, segment: Segment, turn: Index, cells: Sequence[Fragment], count: Index) -> None:
         """Merge the cells of some parts, the columns of a tile, into the cells of those before them."""
         merge, place, columns = self.merge, self.place, self.spread.shape[1]
-        first, left = segment.slot(0), self.merged_parts(segment) - turn * columns
+        first, left = segment.slot(0), count - turn * columns
         inside = coordinates(self.spread, 1) < left
         held = []
         for order, memory, cell in zip(self.orders, self.memory, merge.cells, strict=True):

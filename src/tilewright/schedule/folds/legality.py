@@ -7,14 +7,14 @@ from dataclasses import replace
 from math import lcm, prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Scan, Span
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Scan, Span, walk
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds import elementwise, group_choice
-from tilewright.schedule.folds.form import FoldForm, is_computed, transposed
+from tilewright.schedule.folds.form import FoldForm, is_computed, may_replace, transposed
 from tilewright.schedule.folds.kept import against_exchange, against_kept
 from tilewright.schedule.folds.operands import is_exchanged
 from tilewright.schedule.folds.parts import AUTO, StateMerge
@@ -151,6 +151,10 @@ def against_parts(form: FoldForm) -> str:
         for cell in (one for fold in form.folds for one in fold.cells):
             if any(axis in form.columns for axis in cell.axes):
                 return f"{cell.name} has columns, and blocks that store in each step exchange numbers of rows"
+        if (pair := _replaced_rows(form)) is not None:
+            read, stored = pair
+            same = f", which may be {stored}," if read != stored else ""
+            return f"each step reads {read}{same} and {stored} is stored after the loop"
         return next(filter(None, map(against_exchange, (replace(form, fold=one) for one in form.folds))), "")
     if form.earlier:
         return f"{len(form.folds)} loops along {form.n.name} follow each other, and parts have one"
@@ -158,6 +162,17 @@ def against_parts(form: FoldForm) -> str:
         name = form.passing[0].operand.name
         return f"{name} is stored along {form.n.name} in a second pass, which has whole rows"
     return StateMerge(form).against
+
+
+def _replaced_rows(form: FoldForm) -> tuple[str, str] | None:
+    """An array that steps read, and a result after the loop that may replace its elements."""
+    by_steps = {id(store) for store in form.kept.values()}
+    later = [one for one in form.flow.stores if id(one) not in by_steps and one not in form.passing]
+    seen: set[int] = set()
+    nodes = [*form.inside(), *(node for store in form.passing for node in walk(store.value, seen))]
+    pairs = ((part, store) for part in nodes if isinstance(part, ArrayPart) for store in later)
+    same = ((part.operand.name, store.operand.name) for part, store in pairs if may_replace(store, part))
+    return next(same, None)
 
 
 def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch) -> Reasons:
