@@ -59,6 +59,11 @@ def test_parts_are_right_however_they_lie(lies: str) -> None:
     re, im = parts(made) if lies == "whole" else made
     assert not np.any(re)
     assert not np.any(im)
+    for rows in (A[:1], A[:3]):
+        for right in (B, np.asfortranarray(B)):
+            made = tw.complex_matmul(place(rows), place(right), target="cpu")
+            re, im = parts(made) if lies == "whole" else made
+            assert np.array_equal(re + 1j * im, rows @ B)
 
 
 def test_parts_that_begin_side_by_side_in_rows_of_unlike_lengths_are_apart() -> None:
@@ -95,6 +100,14 @@ def test_rows_that_only_one_of_both_needs_are_filled() -> None:
     assert np.array_equal(c, whole.real @ right.T)
     assert np.array_equal(d[:53], whole.imag @ right.T)
     assert not np.any(d[53:])
+
+
+def test_few_rows_of_pairs_do_not_pack_b() -> None:
+    for right in (B, np.asfortranarray(B)):
+        given = {"a": A[:2], "b": right, "c": None, "out": np.empty((2, N), np.complex64)}
+        (ran,) = plan_complex(given, ComplexWanted(target="cpu")).run()
+        for name in ("along_k<1>", "along_k<", "along_columns<1>", "along_columns<2>"):
+            assert f"multiply_pairs_{name}" in ran.source
 
 
 def test_both_parts_are_one_loop_of_vectors(toolchain: native.Toolchain, tmp_path: Path) -> None:

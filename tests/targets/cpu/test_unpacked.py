@@ -13,6 +13,7 @@ from tests.far import guarded
 
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
+from tilewright.checking.composed_products import compare_complex
 from tilewright.runtime import native
 from tilewright.runtime.native import host_arch
 from tilewright.schedule.choice import candidates, choose, split_candidates
@@ -265,7 +266,7 @@ def test_a_column_is_multiplied_along_the_columns_of_the_transposed_operand() ->
 def test_rows_that_crowd_a_cache_are_packed_with_the_same_bits(dtype: tw.DType, layouts: str) -> None:
     """Rows of B that are a power of 2 apart are packed for many rows, others are read in place.
 
-    With a short K, a few rows of the result are complete before the next ones begin.
+    With a short K, a few rows of the result are complete before the next ones begin; see the next test.
     """
     made = panels(dtype)
     schedule = replace(made, tile=(192, 128, 64))
@@ -284,6 +285,117 @@ def test_rows_that_crowd_a_cache_are_packed_with_the_same_bits(dtype: tw.DType, 
             assert np.isnan(whole).sum() == whole.size - m * n
             results.append(whole[1:-1, 1:-1])
         assert np.array_equal(*results), (m, n, k)
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+@pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
+def test_products_of_few_steps_stay_in_their_arrays(
+    machine: Machine, toolchain: native.Toolchain, dtype: tw.DType, layouts: str
+) -> None:
+    """The test has every width of vectors, one and two steps of tiles, and columns beyond a part of B."""
+    rng, columns = np.random.default_rng([dtype.bytes, *map(ord, layouts)]), []
+    for arch in processors_of(toolchain, [tw.f32, tw.f64].index(dtype) + (layouts[1] == "t")):
+        mma = tw.TiledMma(tw.atoms.fma(dtype, lanes=(1, 1), each=(4, 64)), repeats=(6, 16))
+        kernel = None
+        for _ in range(40):
+            m, n = int(rng.integers(5, 30)), int(rng.choice([rng.integers(1, 200), rng.integers(200, 1200)]))
+            k = int(rng.choice([1, 2, 3, 8, 31, 32, 33, 35, 64, int(rng.integers(1, 70))]))
+            a = between_guards(rng, (m, k), dtype.numpy, layouts[0])
+            b = between_guards(rng, (n, k), dtype.numpy, layouts[1])
+            c, past = between_guards(rng, (m, n), dtype.numpy, "n"), 12345
+            step = c.strides[0] // c.itemsize
+            rows = as_strided(c, (m - 1, step), (c.strides[0], c.itemsize))  # all but the last one
+            rows[:, n:] = past
+            c[...] = past
+            if kernel is None:  # for any strides and addresses
+                kinds = [
+                    guarded((29, 37), np.dtype(dtype.numpy), row_step=41, column=one == "t")
+                    for one in (*layouts, "n")
+                ]
+                kernel = tiled.trace(*kinds, tile=(24, 1024, 32), mma=mma)
+            listing = machine(kernel, {"A": a, "B": b, "C": c}, arch=arch, toolchain=toolchain)
+            assert "multiply_shallow" in listing.text
+            assert np.array_equal(c, a @ b.T), (arch, m, n, k)  # all sums are exact
+            assert (rows[:, n:] == past).all()
+            columns.append(n)
+    assert max(columns) > 1024  # more than one tile
+
+
+@pytest.mark.parametrize("layouts", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64])
+def test_products_of_few_steps_have_the_bits_of_packed_ones(dtype: tw.DType, layouts: str) -> None:
+    """A result of twice the sums is stored from its fragment, so that B is packed or read by panels."""
+    rng = np.random.default_rng([dtype.bytes, *map(ord, layouts)])
+    made = replace(panels(dtype), tile=(48, 512, 64))
+    for _ in range(12):
+        m, n, k = int(rng.integers(6, 120)), int(rng.integers(1, 700)), int(rng.integers(1, 129))
+        k = k if rng.random() < 0.5 else int(rng.integers(1, 12))
+        a, b = drawn((m, k), dtype, m, layouts[0]), drawn((k, n), dtype, n, layouts[1])
+        results = []
+        for one in (product, doubled):
+            whole = np.full((m + 2, n + 2), np.nan, dtype.numpy)
+            ran = one.bind(schedule=made)(a, b, whole[1:-1, 1:-1], target="cpu")
+            assert ran.listing is not None
+            assert ("multiply_shallow" in ran.listing.text) == (one is product)
+            assert np.isnan(whole).sum() == whole.size - m * n
+            results.append(whole[1:-1, 1:-1])
+        compare_gemm(a, b, results[0]).raise_if_wrong()
+        assert np.array_equal(2 * results[0], results[1]), (m, n, k)
+
+
+@pytest.mark.parametrize("layout", ["n", "t"])
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_few_complex_rows_have_the_bits_of_rows_among_many(dtype: Any, layout: str) -> None:
+    """Conjugates change signs; a tile of K ends inside the sums; the result lies in an array of NaN."""
+    rng = np.random.default_rng([np.dtype(dtype).itemsize, ord(layout)])
+
+    def numbers(shape: tuple[int, int], layout: str) -> Array:
+        rows, columns = shape if layout == "n" else shape[::-1]
+        whole = np.full((rows + 2, columns + 3), np.nan, dtype)
+        made = rng.standard_normal((rows, columns, 2)).astype(np.dtype(dtype).char.lower())
+        whole[1:-1, 1:-2] = made.view(dtype)[..., 0]
+        return whole[1:-1, 1:-2] if layout == "n" else whole[1:-1, 1:-2].T
+
+    for n, k in ((1, 65), (7, 64), (33, 3), (160, 300), (601, 77), (40, 1), (1100, 9)):
+        a, b = numbers((40, k), "n"), numbers((k, n), layout)
+        conjugates = bool(rng.integers(2)), bool(rng.integers(2))
+        words = {
+            "conjugate_a": conjugates[0],
+            "conjugate_b": conjugates[1],
+            "batch_invariant": True,
+            "target": "cpu",
+        }
+        many = tw.complex_matmul(a, b, **words)
+        for m in (1, 2, 3, 4, 5):
+            whole = np.full((m + 2, n + 2), np.nan, dtype)
+            few = whole[1:-1, 1:-1]
+            tw.complex_matmul(a[:m], b, out=few, **words)
+            sides = [
+                (one.real, -one.imag if wanted else one.imag)
+                for one, wanted in zip((a[:m], b), conjugates, strict=True)
+            ]
+            compare_complex(*sides, (few.real, few.imag)).raise_if_wrong()
+            assert np.array_equal(few, many[:m]), (m, n, k)
+            assert np.isnan(whole).sum() == whole.size - few.size
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_few_complex_rows_read_no_element_past_an_array(dtype: Any) -> None:
+    """One or few rows, or columns, with partial vectors and panels; all sums are exact."""
+    rng = np.random.default_rng(np.dtype(dtype).itemsize)
+    for at in range(60):
+        few, n, k = int(rng.integers(1, 5)), int(rng.integers(1, 140)), int(rng.integers(1, 140))
+        n = n if rng.random() < 0.8 else 8 * n
+        m, n = (few, n) if at % 2 else (n, few)
+        a, b, out = (
+            between_guards(rng, shape, dtype, str(layout))
+            for shape, layout in (((m, k), rng.choice([*"nt"])), ((k, n), rng.choice([*"nt"])), ((m, n), "n"))
+        )
+        a += 1j * rng.integers(-4, 5, a.shape)
+        b += 1j * rng.integers(-4, 5, b.shape)
+        tw.matmul(a, b, out=out, target="cpu")
+        assert np.array_equal(out, a.astype(np.complex128) @ b), (m, n, k)
 
 
 @pytest.mark.in_turns(2)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import Kernel, Stride
 from tilewright.ir.ops import Block, Copy, Op, Redistribute, Reshape
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.expr import add, all_of, less, mul
+from tilewright.symbolic.expr import add, all_of, expand, less, mul
 from tilewright.symbolic.nodes import TRUE, Int, Sym
-from tilewright.symbolic.rebuilding import substitute, symbols
+from tilewright.symbolic.rebuilding import slope, substitute, symbols
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.copying import ZERO, Copying
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_panels import emit_decoded
-from tilewright.targets.cpu.emitter import SELF, CopySide, CpuEmitter, literal
+from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, SELF, CopySide, CpuEmitter, literal
 from tilewright.targets.cpu.loops import PAIR, coalesced, in_pairs, nest
 from tilewright.targets.cpu.multiply import CompoundOp
-from tilewright.targets.statements import Code, code, joined
+from tilewright.targets.statements import Code, call, code, joined, named
 from tilewright.views.transforms import Slice
 from tilewright.views.view import View, coordinates
 
@@ -159,6 +159,117 @@ def reduction(emitter: CpuEmitter, kind: str, dtype: DType) -> Code:
   }} while (!__atomic_compare_exchange_n((Word*)to, &seen, made, false, RELAXED, RELAXED));"""
     text = f"static inline void {SELF}({stored}* to, {stored} given) {{\n{body}\n}}"
     return emitter.function(f"reduce_{kind}_{dtype}", text)
+
+
+# ----------------------------------------------------------------
+#
+# Prefetching the next panel during a multiply.
+#
+# The source rows of a panel are far apart, so hardware does not prefetch them.  A micro-kernel takes
+# thousands of cycles and leaves memory idle.  So each one prefetches some cache lines of the next panel.
+
+
+UNROLLED = 4
+"""Most cache lines of a row that are prefetched by single statements; more are prefetched in a loop."""
+
+
+@dataclass
+class Ahead:
+    """The prefetch of the next panel.
+
+    Args:
+        emitter: where the text goes.
+        source: the pointer.
+        start: the offset of row ``row`` of the next panel; rows follow the dimension without unit stride.
+        row: the variable of rows.
+        rows: the number of rows.
+        run: contiguous elements in each row.
+        step: elements of a cache line.
+        panel: the panel that is multiplied.
+        is_across: whether rows follow k.
+        when: the condition under which rows are contiguous; None if they always are.
+    """
+
+    emitter: CpuEmitter
+    source: Code
+    start: Int
+    row: Sym
+    rows: int
+    run: int
+    step: int
+    panel: Sym
+    is_across: bool
+    when: Code | None = None
+    share: Code = field(init=False)
+    most: Code = field(init=False)
+    depth: Code = field(init=False)
+
+    @staticmethod
+    def of(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, columns: int) -> Ahead | None:
+        """The prefetch for a copy; None if its strides vary, or if its source is in the cache anyway.
+
+        Complex numbers may be interleaved: the text finds out.  Hardware prefetches those that are contiguous
+        along K.
+        """
+        copy = op.copies[0] if isinstance(op, Twins) else op
+        kind = copy.source.tensor
+        depth = copy.target.tensor.shape[1]
+        if kind.memory is not Memory.GLOBAL or not isinstance(depth, int):
+            return None
+        column, k = kind.view.coords
+        steps, offset, when, each = (
+            [slope(kind.view.offset, sym) for sym in (column, k)],
+            kind.view.offset,
+            None,
+            1,
+        )
+        if isinstance(op, Twins) and isinstance(steps[0], Sym):
+            when, each = code("{} == {}", emitter.spell(steps[0]), PAIR), PAIR
+            offset, steps[0] = substitute(offset, {steps[0]: PAIR}), 1
+        if None in steps or 1 not in steps:
+            return None
+        row = Sym(emitter.local("row"), 0, depth - 1)
+        first = mul(add(panel, 1), columns)
+        across = steps[0] == 1  # whether columns are contiguous, so that rows follow k
+        at = {column: first if across else add(first, row), k: row if across else 0}
+        rows, run = (depth, each * columns) if across else (columns, depth)
+        step, name = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1), emitter.name(copy.source.buffer)
+        return Ahead(emitter, name, expand(substitute(offset, at)), row, rows, run, step, panel, across, when)
+
+    def begin(self, turns: Code, following: Code, depth: Code, number: str = "") -> None:
+        """Divide the rows among iterations.
+
+        Args:
+            turns: the number of iterations.
+            following: whether there is a next panel to prefetch.
+            depth: the needed depth of the panel.
+            number: a suffix for unique names of variables.
+        """
+        self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
+        self.depth = depth
+        rows = depth if self.is_across else self.rows
+        if self.when is not None:
+            following = code("{} && {}", following, self.when)
+        self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, rows))
+        self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
+
+    def turn(self, at: Sym) -> None:
+        """Prefetch the rows of one iteration."""
+        index = named(at.name)
+        row = named(self.row.name)
+        end = self.emitter.within(code("({} + 1) * {}", index, self.share), self.most)
+        with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, end)):
+            place = code("{} + {}", self.source, self.emitter.spell(self.start))
+            if self.run <= UNROLLED * self.step:
+                # If a row begins inside a cache line, the panel before has prefetched this line.
+                for last in reversed(range(self.run - 1, -1, -self.step)):
+                    self.emitter.do(
+                        call("__builtin_prefetch", code("{} + {}", place, last) if last else place)
+                    )
+                return
+            each = self.emitter.local("line")
+            with self.emitter.turns(each, self.run if self.is_across else self.depth, self.step):
+                self.emitter.do(call("__builtin_prefetch", code("{} + {}", place, each)))
 
 
 # ---------------------------------------------------------------- rules

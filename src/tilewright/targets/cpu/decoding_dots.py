@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.dtypes import f32
 from tilewright.symbolic.expr import floordiv
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.cpu.decoding import Decoding
@@ -79,7 +80,7 @@ class Dots:
                 later = Code("false") if first == 0 else code("{} > 0", from_a)
                 _of_each_size(emitter, kernel, needed, (*given, later))
             total = " + ".join(f"row[{lane}]" for lane in range(CODES))
-            stages = "\n".join(f"    {line}" for line in exchanged(CODES))
+            stages = "\n".join(f"    {line}" for line in exchanged(CODES, f32.bytes))
             text = f"""\
 // c[i][n] = (adds ? c[i][n] : 0) + all lanes of sums[i][n]
 template <int ROWS>

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import PanelLayout
+from tilewright.targets.cpu.micro_kernels import Term
 from tilewright.targets.cpu.vector_moves import VECTOR_BYTES, exchanged, has_parts, load_part, widened
+from tilewright.targets.statements import Code
 
 # ---------------------------------------------------------------- in the order of K
 #
@@ -188,7 +192,7 @@ static void {SELF}({parameters}) {{
     return {SELF}_by<ROWS, (DEEP < {CROWDED} ? DEEP : {CROWDED}), false>({given});
   {SELF}_by<ROWS, DEEP, false>({given});
 }}"""
-    stages = "\n".join(f"    {line}" for line in exchanged(lanes))
+    stages = "\n".join(f"    {line}" for line in exchanged(lanes, size))
     return f"""\
 {head}
 template <int ROWS>
@@ -218,6 +222,162 @@ __attribute__((noinline)) static void {SELF}({arguments}) {{
       vector* const to = (vector*)(c + n / {columns} * {panel} + {columns} * i + n % {columns});
       *to = adds ? *to + sum[i] : sum[i];
     }}
+  }}
+}}"""
+
+
+# ---------------------------------------------------------------- pairs, in the order of K
+#
+# The parts of complex numbers are neighbours in memory.  Vectors of pairs are divided into vectors of first
+# and of second parts in registers, and each sum adds its products in the order of the micro-kernels.
+
+
+def few_pairs_kernel(
+    arch: Arch,
+    dtype: DType,
+    a: PanelLayout,
+    columns: int,
+    panel: int,
+    terms: Sequence[Term],
+    *,
+    along_rows: bool,
+    part: Code,
+) -> str:
+    """Return the text of the function that multiplies few rows by two B whose elements are neighbours.
+
+    It reads ``ROWS`` rows of a panel of each A, and no more than ``columns`` pairs and ``depth`` rows of B.
+    It overwrites ``ROWS`` rows of the sums, in whole panels.
+
+    Args:
+        arch: the processor.
+        dtype: the dtype of all arrays.
+        a: the layout of each A.
+        columns: columns of a micro-tile of sums, a multiple of the lanes of a vector.
+        panel: elements from a panel of sums to the next.
+        terms: the products of one step along K, in the order of the micro-kernels.
+        along_rows: whether neighbouring columns of B are neighbouring pairs; else its rows are.
+        part: the function that loads a part of a vector.
+    """
+    size = dtype.bytes
+    lanes, real = arch.vector_bytes // size, STORAGE[dtype.name]
+    kind = f"typedef {real} vector __attribute__((vector_size({lanes * size}), aligned({size})));"
+    head = f"""\
+// c[i][n] and c1[i][n] = what they are if adds, else 0, plus the products of a, a1 and pairs of b over k,
+// for i < ROWS and n < columns; they consist of panels of {columns} columns"""
+    arguments = (
+        f"const {real}* a, const {real}* a1, const {real}* b, Index step, {real}* c, {real}* c1,\n"
+        "    Index columns, Index depth, bool adds, bool adds1"
+    )
+    at_a, each_row = f"{a.row_stride} * i + {a.k_stride} * (k + u)", "UNROLL for (Index i = 0; i < ROWS; ++i)"
+
+    def multiplied(indent: int, *rights: str) -> str:
+        lines = [f"{each_row} {{"]
+        lines += [f"  const vector left{at} = a{at or ''}[{at_a}] - vector{{}};" for at in (0, 1)]
+        for one in sorted(terms, key=lambda term: term.a):
+            sign, into = "-" if one.negative else "", f"sum[{one.c}][i]"
+            lines.append(f"  {into} = fused_lanes<{sign}1>(left{one.a}, {rights[one.b]}, {into});")
+        return "\n".join(" " * indent + line for line in [*lines, "}"])
+
+    stored = """\
+UNROLL for (Index i = 0; i < ROWS; ++i) {{
+        vector* const to = (vector*)(c + {at});
+        vector* const to1 = (vector*)(c1 + {at});
+        *to = adds ? *to + {sum} : {sum};
+        *to1 = adds1 ? *to1 + {sum1} : {sum1};
+      }}"""
+    at_c = f"{{}} / {columns} * {panel} + {columns} * i + {{}} % {columns}"
+    if along_rows:
+        chunk = CHUNK_BYTES // size // columns * columns
+        deep = max(arch.vector_registers // PER_STREAM // 2, 1)
+        even, odd = (", ".join(str(lane) for lane in range(first, 2 * lanes, 2)) for first in (0, 1))
+        sums = stored.format(
+            at=at_c.format("(first + n)", "n"), sum="*(const vector*)(sums[0][i] + n)",
+            sum1="*(const vector*)(sums[1][i] + n)",
+        )  # fmt: skip
+        return f"""\
+{head}
+template <int ROWS, int DEEP, bool IS_PART>
+static inline __attribute__((always_inline)) void {SELF}_pairs(const {real}* a, const {real}* a1,
+    const {real}* b, Index step, {real} (*sums)[ROWS][{chunk}], Index k, Index count) {{
+  {kind}
+  vector sum[2][ROWS];
+  UNROLL for (Index p = 0; p < 2; ++p)
+    {each_row} sum[p][i] = *(const vector*)sums[p][i];
+  UNROLL for (Index u = 0; u < DEEP; ++u) {{
+    const {real}* const from = b + u * step;
+    const vector low = IS_PART ? {part}<vector>(from, 2 * count) : *(const vector*)from;
+    const vector high = IS_PART ? {part}<vector>(from + {lanes}, 2 * count - {lanes})
+      : *(const vector*)(from + {lanes});
+    const vector right = __builtin_shufflevector(low, high, {even});
+    const vector right1 = __builtin_shufflevector(low, high, {odd});
+{multiplied(4, "right", "right1")}
+  }}
+  UNROLL for (Index p = 0; p < 2; ++p)
+    {each_row} *(vector*)sums[p][i] = sum[p][i];
+}}
+
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}({arguments}) {{
+  {kind}
+  constexpr Index CHUNK = {chunk}, LANES = {lanes}, DEEP = {deep} / ROWS;
+  {real} sums[2][ROWS][CHUNK] __attribute__((aligned(64)));
+  typedef {real} (*Chunks)[ROWS][CHUNK];
+  for (Index first = 0; first < columns; first += CHUNK) {{
+    const Index count = min_int(columns - first, CHUNK);
+    const Index padded = (count + {columns - 1}) / {columns} * {columns};
+    UNROLL for (Index p = 0; p < 2; ++p)
+      {each_row}
+        for (Index n = 0; n < padded; n += LANES) *(vector*)(sums[p][i] + n) = vector{{}};
+    for (Index k = 0; k < depth;) {{
+      const bool is_deep = k + DEEP <= depth;
+      for (Index n = 0; n < count; n += LANES) {{
+        const {real}* const from = b + k * step + 2 * (first + n);
+        const Chunks at = (Chunks)(&sums[0][0][n]);
+        if (n + LANES > count) {{
+          for (Index u = 0; u < (is_deep ? DEEP : 1); ++u)
+            {SELF}_pairs<ROWS, 1, true>(a, a1, from + u * step, step, at, k + u, count - n);
+        }}
+        else if (is_deep) {SELF}_pairs<ROWS, DEEP, false>(a, a1, from, step, at, k, LANES);
+        else {SELF}_pairs<ROWS, 1, false>(a, a1, from, step, at, k, LANES);
+      }}
+      k += is_deep ? DEEP : 1;
+    }}
+    for (Index n = 0; n < padded; n += LANES) {{
+      {sums}
+    }}
+  }}
+}}"""
+    stages = "\n".join(f"    {line}" for line in exchanged(lanes, size))
+    sums = stored.format(at=at_c.format("n", "n"), sum="sum[0][i]", sum1="sum[1][i]")
+    return f"""\
+{head}
+template <int ROWS>
+__attribute__((noinline)) static void {SELF}({arguments}) {{
+  {kind}
+  constexpr Index LANES = {lanes}, PAIRS = LANES / 2;
+  for (Index n = 0; n < columns; n += LANES) {{
+    const {real}* from[LANES];  // past the last column: the last one again, for sums that nothing reads
+    for (Index j = 0; j < LANES; ++j) from[j] = b + min_int(n + j, columns - 1) * step;
+    vector sum[2][ROWS];
+    {each_row} sum[0][i] = sum[1][i] = vector{{}};
+    Index k = 0;
+    for (; k + PAIRS <= depth; k += PAIRS) {{
+      vector row[LANES];
+      UNROLL for (Index j = 0; j < LANES; ++j) row[j] = *(const vector*)(from[j] + 2 * k);
+{stages}
+      UNROLL for (Index u = 0; u < PAIRS; ++u)
+{multiplied(8, "row[2 * u]", "row[2 * u + 1]")}
+    }}
+    for (; k < depth; ++k) {{
+      const Index u = 0;
+      vector right, right1;
+      UNROLL for (Index j = 0; j < LANES; ++j) {{
+        right[j] = from[j][2 * k];
+        right1[j] = from[j][2 * k + 1];
+      }}
+{multiplied(6, "right", "right1")}
+    }}
+    {sums.replace(chr(10) + "  ", chr(10))}
   }}
 }}"""
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
-from tilewright.ir.types import Memory, Value
+from tilewright.ir.types import Value
 from tilewright.passes.expand_mma import depth_of
-from tilewright.symbolic.expr import add, expand, mul, negate
-from tilewright.symbolic.nodes import FALSE, Int, Sym
-from tilewright.symbolic.rebuilding import slope, substitute
+from tilewright.symbolic.expr import add, mul, negate
+from tilewright.symbolic.nodes import FALSE, Cond, Int, Sym
+from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.arch import PANELS_TOGETHER, SHALLOW, adds_along_k, adds_groups, has_masks
-from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, emit_twins, paired
+from tilewright.targets.cpu.copies import Ahead, Twins, emit_copy, emit_panel, emit_twins, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, dots_of
-from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
-from tilewright.targets.cpu.few_rows import TOGETHER, dots_kernel, few_rows_kernel
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.few_rows import TOGETHER, dots_kernel, few_pairs_kernel, few_rows_kernel
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
 from tilewright.targets.cpu.loops import PAIR
 from tilewright.targets.cpu.micro_kernels import (
+    SHALLOW_ROWS,
     KernelForm,
     Term,
     group_count,
@@ -31,10 +32,13 @@ from tilewright.targets.cpu.micro_kernels import (
     micro_kernel,
     part_kernel,
     row_sums,
+    shallow_kernel,
     vectors_at_once,
 )
-from tilewright.targets.cpu.multiply import Multiply
+from tilewright.targets.cpu.multiply import Multiply, panel_elems
 from tilewright.targets.cpu.unpacked import (
+    ACROSS_ROWS,
+    ALONG_ROWS,
     LateRows,
     Panel,
     PanelExtent,
@@ -43,119 +47,9 @@ from tilewright.targets.cpu.unpacked import (
     StoredPlace,
     Unpacked,
 )
+from tilewright.targets.cpu.vector_moves import load_part
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
 from tilewright.views.view import View
-
-# ----------------------------------------------------------------
-#
-# Prefetching the next panel during a multiply.
-#
-# The source rows of a panel are far apart, so hardware does not prefetch them.  A micro-kernel takes
-# thousands of cycles and leaves memory idle.  So each one prefetches some cache lines of the next panel.
-
-
-UNROLLED = 4
-"""Most cache lines of a row that are prefetched by single statements; more are prefetched in a loop."""
-
-
-@dataclass
-class Ahead:
-    """The prefetch of the next panel.
-
-    Args:
-        emitter: where the text goes.
-        source: the pointer.
-        start: the offset of row ``row`` of the next panel; rows follow the dimension without unit stride.
-        row: the variable of rows.
-        rows: the number of rows.
-        run: contiguous elements in each row.
-        step: elements of a cache line.
-        panel: the panel that is multiplied.
-        is_across: whether rows follow k.
-        when: the condition under which rows are contiguous; None if they always are.
-    """
-
-    emitter: CpuEmitter
-    source: Code
-    start: Int
-    row: Sym
-    rows: int
-    run: int
-    step: int
-    panel: Sym
-    is_across: bool
-    when: Code | None = None
-    share: Code = field(init=False)
-    most: Code = field(init=False)
-    depth: Code = field(init=False)
-
-    @staticmethod
-    def of(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, columns: int) -> Ahead | None:
-        """The prefetch for a copy; None if its strides vary, or if its source is in the cache anyway.
-
-        Complex numbers may be interleaved: the text finds out.  Hardware prefetches those that are contiguous
-        along K.
-        """
-        copy = op.copies[0] if isinstance(op, Twins) else op
-        kind = copy.source.tensor
-        depth = copy.target.tensor.shape[1]
-        if kind.memory is not Memory.GLOBAL or not isinstance(depth, int):
-            return None
-        column, k = kind.view.coords
-        steps, offset, when, each = (
-            [slope(kind.view.offset, sym) for sym in (column, k)],
-            kind.view.offset,
-            None,
-            1,
-        )
-        if isinstance(op, Twins) and isinstance(steps[0], Sym):
-            when, each = code("{} == {}", emitter.spell(steps[0]), PAIR), PAIR
-            offset, steps[0] = substitute(offset, {steps[0]: PAIR}), 1
-        if None in steps or 1 not in steps:
-            return None
-        row = Sym(emitter.local("row"), 0, depth - 1)
-        first = mul(add(panel, 1), columns)
-        across = steps[0] == 1  # whether columns are contiguous, so that rows follow k
-        at = {column: first if across else add(first, row), k: row if across else 0}
-        rows, run = (depth, each * columns) if across else (columns, depth)
-        step, name = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1), emitter.name(copy.source.buffer)
-        return Ahead(emitter, name, expand(substitute(offset, at)), row, rows, run, step, panel, across, when)
-
-    def begin(self, turns: Code, following: Code, depth: Code, number: str = "") -> None:
-        """Divide the rows among iterations.
-
-        Args:
-            turns: the number of iterations.
-            following: whether there is a next panel to prefetch.
-            depth: the needed depth of the panel.
-            number: a suffix for unique names of variables.
-        """
-        self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
-        self.depth = depth
-        rows = depth if self.is_across else self.rows
-        if self.when is not None:
-            following = code("{} && {}", following, self.when)
-        self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, rows))
-        self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
-
-    def turn(self, at: Sym) -> None:
-        """Prefetch the rows of one iteration."""
-        index = named(at.name)
-        row = named(self.row.name)
-        end = self.emitter.within(code("({} + 1) * {}", index, self.share), self.most)
-        with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, end)):
-            place = code("{} + {}", self.source, self.emitter.spell(self.start))
-            if self.run <= UNROLLED * self.step:
-                # If a row begins inside a cache line, the panel before has prefetched this line.
-                for last in reversed(range(self.run - 1, -1, -self.step)):
-                    self.emitter.do(
-                        call("__builtin_prefetch", code("{} + {}", place, last) if last else place)
-                    )
-                return
-            each = self.emitter.local("line")
-            with self.emitter.turns(each, self.run if self.is_across else self.depth, self.step):
-                self.emitter.do(call("__builtin_prefetch", code("{} + {}", place, each)))
-
 
 # ---------------------------------------------------------------- the rule
 
@@ -177,76 +71,138 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
-        rows_of_a = RowPanels.of(emitter, op, m, n)
-        late = LateRows.of(emitter, op, m, n, deep) if rows_of_a is None else None
-        if rows_of_a is None:
-            with nullcontext() if late is None else emitter.branch(code("!{}", late.when)):
-                for filling in paired(op.rows, emitter.kernel):
-                    if isinstance(filling, Twins):
-                        emit_twins(emitter, filling)
-                    else:
-                        assert isinstance(filling, Copy)
-                        emit_copy(emitter, filling)
-        array = Unpacked.of(emitter, op)
-        if array is not None and _in_dots(emitter, op, m, n, deep, array):
-            return
-        if array is not None and array.bound != extents.columns:
-            array = None
-        if array is not None and array.is_converted and not array.is_along_rows:
-            array = None
-        is_read = array is not None and array.is_along_rows
-        result = None if op.store is None else ResultArray.of(emitter, op.store)
-        masks = n.needed is not None and has_masks(emitter.arch, columns * first.c.dtype.bytes)
-        place = None if result is None else StoredPlace.of(emitter, result, columns, masks=masks)
-        panel = None
-        if is_read and array is not None:
-            has_parts = masks and place is not None and not array.is_converted
-            panel = Panel.of(emitter, array, columns, m, deep, masks=has_parts)
-        # One call for all products if registers hold their sums, else one call for each product.
-        arrays = InArrays(rows_of_a, panel, place, late)
-        whole = _calling(emitter, op, range(len(op.products)), deep, m, n, arrays)
-        rows_only = InArrays(rows_of_a, late=late)
-        each = (_calling(emitter, op, [at], deep, m, n, rows_only) for at in range(len(op.products)))
-        callings = [calling for calling in ((whole,) if whole else each) if calling is not None]
-        grouped = callings[0].grouped
-        if grouped is not None:
-            grouped.begin(emitter, m.count, deep)
+        array, result = Unpacked.of(emitter, op), None
+        if op.store is not None:
+            result = ResultArray.of(emitter, op.store)
+        with _unless_shallow(emitter, op, (m, n), deep, array, result):
+            _multiply_panels(emitter, op, (m, n), deep, array, result)
+
+
+@contextmanager
+def _unless_shallow(
+    emitter: CpuEmitter,
+    op: Multiply,
+    extents: tuple[PanelExtent, PanelExtent],
+    depth: Code,
+    array: Unpacked | None,
+    result: ResultArray | None,
+) -> Iterator[None]:
+    """Multiply arrays that have few steps along K; the with block writes the other case."""
+    product, (m, n) = op.products[0], extents
+    arrays, needed = Unpacked.of_rows(emitter, op), emitter.extents[op.products[0]]
+    if array is None or result is None or len(arrays) != 1:
+        yield
+        return
+    (left,), sums, wide = arrays, product.c.dtype, product.c.fragment.shape
+    are_plain = not array.is_converted and result.dtype == sums
+    if not are_plain or (left.bound, array.bound) != (needed.rows, needed.columns):
+        yield
+        return
+    rows, columns = (
+        Code(str(extent)) if one.needed is None else one.needed
+        for one, extent in zip((m, n), wide, strict=True)
+    )
+    is_shallow, lanes = emitter.local("is_shallow"), emitter.arch.vector_bytes // sums.bytes
+    fits = code(
+        "{} >= {} && {} > {} && {} <= {}", rows, max(SHALLOW_ROWS), columns, lanes // 2, depth, SHALLOW
+    )
+    when = code("{} && {}", emitter.spell_cond(result.when), fits)
+    emitter.constant("bool", is_shallow, array.if_deep(emitter, depth, when))
+    with emitter.branch(is_shallow):
+        far = array.k_step if array.is_along_rows else array.line_step
+        steps = [emitter.spell(step) for step in (left.line_step, left.k_step, far, result.row_step)]
+        into, adds = result.address(emitter, 0, 0), emitter.spell_cond(negate(op.begins[0]))
+        a, b = left.address(emitter), array.address(emitter)
+        given = [a, steps[0], steps[1], b, steps[2], into, steps[3], rows, columns, depth, adds]
+        has_halves, room = has_masks(emitter.arch, emitter.arch.vector_bytes), 0
+        if not array.is_along_rows:
+            room = panel_elems(op)
+            given.append(emitter.name(product.b.buffer))
+        emitter.do(call(shallow_kernel(emitter, sums, has_halves=has_halves, room=room), *given))
+    with emitter.otherwise():
+        yield
+
+
+def _multiply_panels(
+    emitter: CpuEmitter,
+    op: Multiply,
+    extents: tuple[PanelExtent, PanelExtent],
+    deep: Code,
+    array: Unpacked | None,
+    result: ResultArray | None,
+) -> None:
+    """Write the loops over panels of B, and over panels of A."""
+    first, (m, n) = op.products[0], extents
+    columns = first.mma.atom.shape[1]
+    rows_of_a = RowPanels.of(emitter, op, m, n)
+    late = LateRows.of(emitter, op, m, n, deep) if rows_of_a is None else None
+    if rows_of_a is None:
+        with nullcontext() if late is None else emitter.branch(code("!{}", late.when)):
+            for filling in paired(op.rows, emitter.kernel):
+                if isinstance(filling, Twins):
+                    emit_twins(emitter, filling)
+                else:
+                    assert isinstance(filling, Copy)
+                    emit_copy(emitter, filling)
+    if array is not None and _in_dots(emitter, op, m, n, deep, array):
+        return
+    if array is not None and array.bound != emitter.extents[first].columns:
+        array = None
+    if array is not None and array.is_converted and not array.is_along_rows:
+        array = None
+    is_read = array is not None and array.is_along_rows
+    masks = n.needed is not None and has_masks(emitter.arch, columns * first.c.dtype.bytes)
+    place = None if result is None else StoredPlace.of(emitter, result, columns, masks=masks)
+    panel = None
+    if is_read and array is not None:
+        has_parts = masks and place is not None and not array.is_converted
+        panel = Panel.of(emitter, array, columns, m, deep, masks=has_parts)
+    # One call for all products if registers hold their sums, else one call for each product.
+    arrays = InArrays(rows_of_a, panel, place, late)
+    whole = _calling(emitter, op, range(len(op.products)), deep, m, n, arrays)
+    rows_only = InArrays(rows_of_a, late=late)
+    each = (_calling(emitter, op, [at], deep, m, n, rows_only) for at in range(len(op.products)))
+    callings = [calling for calling in ((whole,) if whole else each) if calling is not None]
+    grouped = callings[0].grouped
+    if grouped is not None:
+        grouped.begin(emitter, m.count, deep)
+    with (
+        _unless_few_plain(emitter, op, m, n, deep, array),
+        _unless_few_pairs(emitter, op, m, n, deep) if whole else nullcontext(),
+        _some_rows(emitter, m, deep, panel, place) as some,
+        emitter.turns(n.at.name, n.count),
+        _unless_few(emitter, op, m, n),
+    ):
+        packed = emitter.name(first.b.buffer)
         with (
-            _unless_few_plain(emitter, op, m, n, deep, array),
-            _some_rows(emitter, m, deep, panel, place) as some,
-            emitter.turns(n.at.name, n.count),
-            _unless_few(emitter, op, m, n),
+            nullcontext()
+            if array is None or panel is None
+            else panel.unless_in_place(emitter, array, packed, (n.at, columns))
         ):
-            packed = emitter.name(first.b.buffer)
-            with (
-                nullcontext()
-                if array is None or panel is None
-                else panel.unless_in_place(emitter, array, packed, (n.at, columns))
-            ):
-                for packing in paired(op.packing, emitter.kernel):
-                    assert isinstance(packing, Copy | Twins | Decoding)
-                    with emitter.indented():
-                        emit_panel(emitter, packing, n.at, columns)
-            copies = (copy for copy in paired(op.packing, emitter.kernel) if isinstance(copy, Copy | Twins))
-            aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in copies]
-            if grouped is not None:
-                grouped.turn(emitter, deep)
-            asking = [ahead for ahead in aheads if ahead is not None]
-            for number, ahead in enumerate(asking):
-                following = code("{} + 1 < {}", named(n.at.name), n.count)
-                if panel is not None:
-                    following = code("!{} && {}", panel.in_place, following)
-                ahead.begin(m.count, following, deep, str(number or ""))
-            with emitter.loop("Index", named(m.at.name), *some):
-                for ahead in asking:
-                    ahead.turn(m.at)
-                if rows_of_a is not None:
-                    rows_of_a.turn(emitter, m.at)
-                if late is not None:
-                    late.turn(emitter, m.at)
-                if place is not None:
-                    place.turn(emitter, callings[0].sums or Code("0"), (m, n))
-                _choose(emitter, callings, (m, n))
+            for packing in paired(op.packing, emitter.kernel):
+                assert isinstance(packing, Copy | Twins | Decoding)
+                with emitter.indented():
+                    emit_panel(emitter, packing, n.at, columns)
+        copies = (copy for copy in paired(op.packing, emitter.kernel) if isinstance(copy, Copy | Twins))
+        aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in copies]
+        if grouped is not None:
+            grouped.turn(emitter, deep)
+        asking = [ahead for ahead in aheads if ahead is not None]
+        for number, ahead in enumerate(asking):
+            following = code("{} + 1 < {}", named(n.at.name), n.count)
+            if panel is not None:
+                following = code("!{} && {}", panel.in_place, following)
+            ahead.begin(m.count, following, deep, str(number or ""))
+        with emitter.loop("Index", named(m.at.name), *some):
+            for ahead in asking:
+                ahead.turn(m.at)
+            if rows_of_a is not None:
+                rows_of_a.turn(emitter, m.at)
+            if late is not None:
+                late.turn(emitter, m.at)
+            if place is not None:
+                place.turn(emitter, callings[0].sums or Code("0"), (m, n))
+            _choose(emitter, callings, (m, n))
 
 
 @contextmanager
@@ -290,6 +246,51 @@ def _unless_few_plain(
     operands = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, 0)
     adds = emitter.spell_cond(negate(op.begins[0]))
     return array.unless_few(emitter, kernel, rows, needed, operands, depth, adds)
+
+
+@contextmanager
+def _unless_few_pairs(
+    emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code
+) -> Iterator[None]:
+    """Multiply few rows by interleaved arrays of two B; the with block writes the other case."""
+    arrays, atom = Unpacked.of_pairs(emitter, op), op.products[0].mma.atom
+    rows, columns, _ = atom.shape
+    a, b, c = (distinct(values) for values in zip(*((p.a, p.b, p.c) for p in op.products), strict=True))
+    view = emitter.fragment_view(c[0].fragment)
+    between, lanes = _step(view, 1, columns), emitter.arch.vector_bytes // atom.c_dtype.bytes
+    are_two = len(arrays) == len(a) == len(b) == len(c) == 2
+    if not are_two or m.needed is None or between is None or columns % lanes or lanes < 2:
+        yield
+        return
+    first, second = arrays
+    steps = [emitter.spell(step, True) for one in arrays for step in (one.line_step, one.k_step)]
+    line, k_step = steps[:2]
+    are_neighbours = code("{} == {} + 1", second.address(emitter), first.address(emitter))
+    are_pairs = emitter.local("are_pairs")
+    alike = code("{} == {} && {} == {}", line, steps[2], k_step, steps[3])
+    emitter.constant("bool", are_pairs, code("{} && {}", are_neighbours, alike))
+    part = load_part(emitter, atom.c_dtype, lanes)
+    emitter.call("fused", "fused_lanes", "min_int")
+    wide = Code(str(c[0].fragment.shape[1])) if n.needed is None else n.needed
+    starts = [_start(emitter, value, _panels_of(value, rows), 0) for value in a]
+    sums = [_sums(emitter, value, (rows, columns), 0, 0) for value in c]
+    adds = [emitter.spell_cond(negate(begins)) for begins in _begins(op, range(len(op.products)), c)]
+    with ExitStack() as more:
+        for along, able in ((False, ACROSS_ROWS), (True, ALONG_ROWS)):
+            near, far = (line, k_step) if along else (k_step, line)
+            kernel = few_pairs_kernel(
+                emitter.arch, atom.c_dtype, _panels_of(a[0], rows), columns, between, _terms(op.products),
+                along_rows=along, part=part,
+            )  # fmt: skip
+            name = "multiply_pairs_along_columns" if along else "multiply_pairs_along_k"
+            function = emitter.function(name, kernel)
+            given = joined(", ", (*starts, first.address(emitter), far, *sums, wide, depth, *adds))
+            for height in dict.fromkeys(min(height, rows) for height in able):
+                is_low = code("{} <= {} && {} && {} == {}", m.needed, height, are_pairs, near, PAIR)
+                with emitter.branch(is_low):
+                    emitter.do(code("{}<{}>({})", function, height, given))
+                more.enter_context(emitter.otherwise())
+        yield
 
 
 def _in_dots(
@@ -467,15 +468,11 @@ def _calling(
 
     A sum starts at 0 if it does for the first product that is added to it.
     """
-
-    def index(found: Sequence[Value], value: Value) -> int:
-        return next(at for at, other in enumerate(found) if same_place(value, other))
-
     products = [op.products[at] for at in which]
     atom = products[0].mma.atom
     rows, columns, _ = atom.shape
     a, b, c = (distinct(values) for values in zip(*((one.a, one.b, one.c) for one in products), strict=True))
-    terms = tuple(Term(index(a, p.a), index(b, p.b), index(c, p.c), p.negative) for p in products)
+    terms = _terms(products)
     lanes = lanes_of(emitter.arch, atom)
     vectors = columns // lanes
     heights: tuple[int, ...] = (rows,)
@@ -525,8 +522,7 @@ def _calling(
         at_b = [panel.address] if panel.narrow is None else [*at_b, panel.narrow]
         at_b.append(panel.step)
     into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]
-    begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
-    adds = [emitter.spell_cond(negate(one)) for one in begins]
+    adds = [emitter.spell_cond(negate(one)) for one in _begins(op, which, c)]
     if place is not None:
         (sums,), into = into, [*place.arguments]
         return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds), sums=sums)
@@ -544,6 +540,21 @@ def _calling(
     sums = code("{} + {}", grouped.sums[0], emitter.spell(mul(m.at, rows)))
     arguments = (*at_a, grouped.groups[0], *into, depth, *adds, sums)
     return _Calling((heights, widths), kernels, arguments, grouped)
+
+
+def _terms(products: Sequence[Mma]) -> tuple[Term, ...]:
+    """The products of one step along K."""
+
+    def index(found: Sequence[Value], value: Value) -> int:
+        return next(at for at, other in enumerate(found) if same_place(value, other))
+
+    a, b, c = (distinct(values) for values in zip(*((one.a, one.b, one.c) for one in products), strict=True))
+    return tuple(Term(index(a, one.a), index(b, one.b), index(c, one.c), one.negative) for one in products)
+
+
+def _begins(op: Multiply, which: Sequence[int], sums: Sequence[Value]) -> list[Cond]:
+    """The condition under which each sum starts at 0, for some of the products."""
+    return [next(op.begins[at] for at in which if op.products[at].c is value) for value in sums]
 
 
 def _panels_of(operand: Value, unit: int) -> PanelLayout:

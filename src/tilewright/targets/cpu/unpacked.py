@@ -30,7 +30,7 @@ from tilewright.targets.cpu.conversions import HALVES, STORAGE
 from tilewright.targets.cpu.copies import Twins, emit_copy, emit_rows, paired
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.few_rows import CHUNK_BYTES
-from tilewright.targets.cpu.linear import PanelLayout, panels, same_place
+from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
 from tilewright.targets.cpu.loops import edges
 from tilewright.targets.cpu.multiply import Multiply, StoreSums
 from tilewright.targets.statements import Code, code, joined, named
@@ -94,6 +94,24 @@ class Unpacked:
             return None  # sums on the stack are whole micro-tiles
         found = Unpacked._read(emitter, product, copy) if isinstance(copy, Copy) else None
         return None if found is None or needed.columns not in (None, found.bound) else found
+
+    @staticmethod
+    def of_pairs(emitter: CpuEmitter, op: Multiply) -> list[Unpacked]:
+        """The arrays of two B that a kernel for few rows may read; none if it may not read them."""
+        firsts = distinct(product.b for product in op.products)
+        products = [next(one for one in op.products if one.b is b) for b in firsts]
+        made: list[Unpacked] = []
+        for product in products:
+            copies = [copy for copy in op.packing if same_place(copy.target, product.b)]
+            if len(copies) != 1 or not isinstance(copies[0], Copy):
+                return []
+            found = Unpacked._read(emitter, product, copies[0], is_plain=False)
+            if found is None or found.is_converted or found.deepest is not None:
+                return []
+            if found.bound != emitter.extents[product].columns:
+                return []
+            made.append(found)
+        return made
 
     @staticmethod
     def of_rows(emitter: CpuEmitter, op: Multiply) -> list[Unpacked]:

@@ -162,7 +162,7 @@ static void {SELF}({real}* target, Index target_step, const {stored}* source, In
   }}
   vector row[{lanes}];
 {chr(10).join(rows)}
-{chr(10).join(_interleaved(lanes) if lanes * width == XMM_BYTES else exchanged(lanes))}
+{chr(10).join(_interleaved(lanes) if lanes * width == XMM_BYTES else exchanged(lanes, width))}
 {chr(10).join(stores)}
 }}"""
     name = f"transpose_{target}" + ("" if source == target else f"_from_{source}")
@@ -189,13 +189,31 @@ def _interleaved(lanes: int) -> list[str]:
     return lines
 
 
-def exchanged(lanes: int) -> list[str]:
-    """Return text that transposes by exchanging off-diagonal quarters of 2 x 2, 4 x 4, 8 x 8 ... elements."""
+def exchanged(lanes: int, size: int) -> list[str]:
+    """Return text that transposes a square of elements of ``size`` bytes in registers.
+
+    Each step moves elements inside 128 bits, or moves whole 128 bits, because AVX-512 has fast instructions
+    for both.  Smaller elements exchange off-diagonal quarters of 2 x 2, 4 x 4, 8 x 8 ... elements.
+
+    Args:
+        lanes: elements of a row, and rows.
+        size: bytes of an element.
+    """
+    each = XMM_BYTES // size
+    is_fast = size >= 4 and lanes >= each
     lines: list[str] = []
     distance = 1
     while distance < lanes:
         low = [lane if not lane & distance else lanes + (lane ^ distance) for lane in range(lanes)]
         high = [lane | distance if not lane & distance else lanes + lane for lane in range(lanes)]
+        if is_fast and distance < each:  # half of each 128 bits, alternately from both rows
+            places = [(at // each * each, at % each // distance, at % distance) for at in range(lanes)]
+            low = [start + turn // 2 * distance + turn % 2 * lanes + rest for start, turn, rest in places]
+            high = [at + each // 2 for at in low]
+        elif is_fast:  # every other 128 bits, of one row and then of the other
+            places = [(at // (lanes // 2), at % (lanes // 2) // each, at % each) for at in range(lanes)]
+            low = [row * lanes + 2 * block * each + rest for row, block, rest in places]
+            high = [at + each for at in low]
         lines += [
             f"  UNROLL for (Index i = 0; i < {lanes}; ++i)",
             f"    if (!(i & {distance})) {{",
@@ -205,6 +223,14 @@ def exchanged(lanes: int) -> list[str]:
             "    }",
         ]
         distance *= 2
+    if is_fast and each == 4:  # the steps inside 128 bits leave rows 1 and 2 of four in the other order
+        lines += [
+            f"  UNROLL for (Index i = 0; i < {lanes}; i += 4) {{",
+            "    const vector second = row[i + 2];",
+            "    row[i + 2] = row[i + 1];",
+            "    row[i + 1] = second;",
+            "  }",
+        ]
     return lines
 
 
