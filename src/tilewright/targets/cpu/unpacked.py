@@ -2,7 +2,7 @@
 
 Packing a panel of B pays if many panels of A are multiplied by it, and copying A pays if many panels of B
 are.  Otherwise micro-kernels read whole panels from their array: of B if columns are neighbours, of A in
-any layout.  If a sum has one or two steps along K, a micro-kernel stores it in the result's array.
+any layout.  If a sum has one or two steps of tiles along K, a micro-kernel stores it in the result's array.
 """
 
 from __future__ import annotations
