@@ -152,6 +152,30 @@ def test_a_gpu_has_such_a_schedule_and_text(arch: str) -> None:
         assert not made.resources.get("spill_store_bytes")
 
 
+@pytest.mark.in_turns(1)
+@pytest.mark.parametrize("rows", [40, 600, 5000])
+def test_buffers_of_two_results_leave_room_for_a_ring(rows: int) -> None:
+    """Large tiles with two results of f32 have no room for two stages, and are not proposed."""
+
+    @tw.kernel(A="M K", B="N K", C="M N", least="M")
+    def with_two_results(A, B, C, least):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros(dtype=tw.f32)
+            for k in tw.steps(A.shape[1]):
+                acc += tw.relu(A[m, k]) @ B[n, k].T
+            C[m, n] = acc
+            least[m] = acc.min(axis=1)
+
+    halves, results = (
+        (tw.like("f16", side, 640) for side in (rows, 96)),
+        (tw.like("f32", rows, 96), tw.like("f32", rows)),
+    )
+    made = with_two_results.compile(*halves, *results, target="cuda", arch="sm_90a")
+    assert made.schedule.staging == "tma"
+    assert made.schedule.stages > 1
+    assert made.resources["spill_store_bytes"] == 0
+
+
 def test_fragments_read_weights_from_shared_memory_as_they_are() -> None:
     """Weights along K stay packed, and take the same space in shared memory as in global memory."""
     schedule = tw.Schedule(

@@ -296,11 +296,13 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
         buffers = shape.groups * shape.buffers * min(shape.rows * ROW_BYTES, shape.rows * columns * stored)
         room = asked.arch.shared_bytes - BARRIERS_BYTES - buffers * max(len(asked.form.stores), 1)
         stages = min(room // (block_k * (rows * a.bytes + columns * b.bytes)), shape.stages)
+        if stages < 2:  # the buffers of several results leave no room for a ring
+            continue
         made = shape.schedule(
             asked,
             wgmma(kind, columns),
             block_k,
-            stages=max(stages, 1),
+            stages=stages,
             buffers=shape.buffers * (2 if shape.persistent and lie_along_rows else 1),
             swap_ab=form.a.is_plain,
             unroll=DECODED_COPIES if shape.persistent else 1,
