@@ -72,16 +72,16 @@ def run_ranks(
     try:
         for of_case in answers:
             for process, end in zip(processes, ends, strict=True):
+                if not end.poll(seconds):  # the rank hangs, so the others will
+                    of_case.append(Failed("no answer; the process still runs"))
+                    seconds = 0.5
+                    continue
                 try:
-                    if not end.poll(seconds):
-                        raise EOFError
                     value, error = end.recv()
                     of_case.append(value if error is None else Failed(error))
                 except EOFError:
-                    process.join(0.1)
+                    process.join(60)  # its pipe has ended, so it ends
                     of_case.append(Failed(f"no answer; exit status {process.exitcode}"))
-                    if process.exitcode is None:  # the rank hangs, so the others will
-                        seconds = 0.5
         for process in processes:
             process.join(60)
     finally:
