@@ -250,8 +250,8 @@ def test_extremes_after_the_exchange_are_no_own_ones(anew: Any, monkeypatch: pyt
     monkeypatch.setitem(tw.targets.reference.exponentials.PAIRS.functions, "max", neither)
     read = ExchangedStates._merge_tiles
 
-    def short(self: ExchangedStates, segment: Any, turn: Any, cells: Any) -> None:
-        read(self, replace(segment, parts=segment.parts - 1), turn, cells)
+    def short(self: ExchangedStates, segment: Any, turn: Any, cells: Any, count: Any) -> None:
+        read(self, segment, turn, cells, count - 1)
 
     monkeypatch.setattr(ExchangedStates, "_merge_tiles", short)
     assert not are_equal(whole, anew(WAYS["parts of 16"]))
