@@ -366,7 +366,7 @@ class Leftovers:
 # chosen rows name.  They belong to the view.  Elements past the edge of a tile do not.
 
 
-class Edges:
+class ViewZeros:
     """Tells elements past the edge of a tile from the zeros of the view that the tile is cut from."""
 
     def __init__(self, kernel: Kernel) -> None:

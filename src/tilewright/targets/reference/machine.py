@@ -24,11 +24,11 @@ from tilewright.targets.reference.checker import VALUES_TWICE, Batch, Checker
 from tilewright.targets.reference.equivalence import OmittedIterations
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import (
-    Edges,
     Footprints,
     Instructions,
     Leftovers,
     UnprovenSpans,
+    ViewZeros,
     WarpFootprint,
     lanes_of,
 )
@@ -104,7 +104,7 @@ class Simulator:
         self.instructions = Instructions(lanes)
         self.signs = edges.Signs(kernel)
         self.leftovers = Leftovers(kernel)
-        self.edges = Edges(kernel)
+        self.view_zeros = ViewZeros(kernel)
         self.barriers = 0
         self.turns: OmittedIterations | None = None
         """Omitted loop iterations; None: none."""
@@ -263,7 +263,7 @@ class Simulator:
             who = np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
             self.checker.reads(Batch(agent, site, buffer, at, who))
             self._count(site, buffer, footprint, vector)
-            absent = self.edges.absent(value, footprint, warp.env)
+            absent = self.view_zeros.absent(value, footprint, warp.env)
             warp.loaded = edges.of_load(buffer, absent, touched, at)
         return result
 
