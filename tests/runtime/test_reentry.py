@@ -299,7 +299,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(right)
 """
-    assert "give it 128 KiB" in (Path(__file__).parents[2] / "README.md").read_text()
+    assert "set at least 128 KiB" in (Path(__file__).parents[2] / "README.md").read_text()
     environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path), "TILEWRIGHT_THREADS": "3"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (ran.returncode, ran.stdout.strip()) == (0, str([True] * 4)), ran.stderr
