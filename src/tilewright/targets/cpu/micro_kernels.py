@@ -374,7 +374,7 @@ def shallow_kernel(emitter: CpuEmitter, dtype: DType, *, has_halves: bool, room:
         functions += f"""\
 template <int ROWS>
 static inline __attribute__((always_inline)) void {name}({operands},
-    Index stored, Index columns, Index depth, bool adds) {{
+    Index stored, Index{"" if vectors else " columns"}, Index depth, bool adds) {{
   typedef {real} vector __attribute__((vector_size({wide * size}), aligned({size})));
   vector sum[ROWS][{vectors or 1}], right[{vectors or 1}];
   {each_row}

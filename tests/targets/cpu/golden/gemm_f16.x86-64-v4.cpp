@@ -320,8 +320,8 @@ static void transpose_f32_from_f16(float* target, Index target_step, const f16* 
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
-      row[i] = __builtin_shufflevector(low, high, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-      row[i + 1] = __builtin_shufflevector(low, high, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+      row[i] = __builtin_shufflevector(low, high, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+      row[i + 1] = __builtin_shufflevector(low, high, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
     }
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 2)) {
@@ -332,15 +332,20 @@ static void transpose_f32_from_f16(float* target, Index target_step, const f16* 
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 4)) {
       const vector low = row[i], high = row[i + 4];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
     }
   UNROLL for (Index i = 0; i < 16; ++i)
     if (!(i & 8)) {
       const vector low = row[i], high = row[i + 8];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-      row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+      row[i + 8] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
     }
+  UNROLL for (Index i = 0; i < 16; i += 4) {
+    const vector second = row[i + 2];
+    row[i + 2] = row[i + 1];
+    row[i + 1] = second;
+  }
   if (rows >= 16 && columns >= 16) {
     UNROLL for (Index j = 0; j < 16; ++j)
       *(vector*)(target + j * target_step) = row[j];

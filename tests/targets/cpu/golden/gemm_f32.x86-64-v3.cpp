@@ -27,6 +27,8 @@ static inline Real fused(Real a, Real b, Real c) {
 
 static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
 
+static inline Index max_int(Index a, Index b) { return a > b ? a : b; }
+
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
 
 // SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
@@ -98,6 +100,140 @@ static inline void store_f32_part(float* to, Vector value, Index count) {
 #endif
 }
 
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_of_2_vectors(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[ROWS][2], right[2];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] = vector{};
+  for (Index k = 0; k < depth; ++k, a += along, b += step) {
+    UNROLL for (Index j = 0; j < 2; ++j) right[j] = *(const vector*)(b + 8 * j);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i >= stored)
+      UNROLL for (Index j = 0; j < 2; ++j) {
+        if (adds) sum[i][j] += *(const vector*)(c + i * pitch + 8 * j);
+        *(vector*)(c + i * pitch + 8 * j) = sum[i][j];
+      }
+}
+
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_of_8_lanes(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[ROWS][1], right[1];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < 1; ++j) sum[i][j] = vector{};
+  for (Index k = 0; k < depth; ++k, a += along, b += step) {
+    UNROLL for (Index j = 0; j < 1; ++j) right[j] = load_f32_part<vector>(b, columns);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < 1; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i >= stored)
+      UNROLL for (Index j = 0; j < 1; ++j) {
+        if (adds) sum[i][j] += load_f32_part<vector>(c + i * pitch, columns);
+        store_f32_part(c + i * pitch, sum[i][j], columns);
+      }
+}
+
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_rows(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index columns, Index depth, bool adds) {
+  Index n = 0;
+  for (; n + 16 <= columns; n += 16)
+    multiply_shallow_f32_of_2_vectors<ROWS>(a, apart, along, b + n, step, c + n, pitch, stored, columns - n, depth, adds);
+  for (; n < columns; n += 8)
+    if (columns - n > 0) multiply_shallow_f32_of_8_lanes<ROWS>(a, apart, along, b + n, step, c + n, pitch, stored, columns - n, depth, adds);
+}
+
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < rows and n < columns
+__attribute__((noinline)) static void multiply_shallow_f32(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index rows, Index columns, Index depth, bool adds) {
+  const Index part = max_int(2048 / max_int(depth, 1), 1) * 16;
+  for (Index n = 0; n < columns; n += part) {
+    const Index wide = min_int(columns - n, part);
+    for (Index i = 0; i < rows;) {
+      // Some of the last rows may be computed twice, but each is stored once.
+      const Index high = rows - i <= 3 ? 3 : 6, first = min_int(i, rows - high);
+      const float* const from = a + first * apart;
+      float* const to = c + first * pitch + n;
+      if (high == 3) multiply_shallow_f32_rows<3>(from, apart, along, b + n, step, to, pitch, i - first, wide, depth, adds);
+      else multiply_shallow_f32_rows<6>(from, apart, along, b + n, step, to, pitch, i - first, wide, depth, adds);
+      i = first + high;
+    }
+  }
+}
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
+    Index rows, Index columns) {
+  typedef float vector
+    __attribute__((vector_size(32), aligned(4)));
+  if ((rows < 8 || columns < 8) && rows * columns <= 16) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
+    return;
+  }
+  vector row[8];
+  if (rows >= 8 && columns >= 8) {
+    UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)(source + i * source_step);
+  } else UNROLL for (Index i = 0; i < 8; ++i) {
+    row[i] = vector{};
+    if (i < rows) row[i] = load_f32_part<vector>(source + i * source_step, columns);
+  }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 4, 12, 5, 13);
+      row[i + 1] = __builtin_shufflevector(low, high, 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 4)) {
+      const vector low = row[i], high = row[i + 4];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; i += 4) {
+    const vector second = row[i + 2];
+    row[i + 2] = row[i + 1];
+    row[i + 1] = second;
+  }
+  if (rows >= 8 && columns >= 8) {
+    UNROLL for (Index j = 0; j < 8; ++j)
+      *(vector*)(target + j * target_step) = row[j];
+  } else UNROLL for (Index j = 0; j < 8; ++j)
+    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
+}
+
+// multiply_shallow_f32 of columns that are contiguous along k, which are copied to memory for 512 elements
+static void multiply_shallow_f32_along_k(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index rows, Index columns, Index depth, bool adds, float* memory) {
+  const Index most = 64 / max_int(depth, 1), needed = (columns + 7) / 8;
+  const Index part = 8 * min_int(most, needed);
+  for (Index n = 0; n < columns; n += part) {
+    const Index wide = min_int(columns - n, part);
+    for (Index j = 0; j < wide; j += 8)
+      for (Index k = 0; k < depth; k += 8)
+        transpose_f32(memory + k * part + j, part, b + (n + j) * step + k, step, min_int(wide - j, 8),
+            min_int(depth - k, 8));
+    multiply_shallow_f32(a, apart, along, memory, part, c + n, pitch, rows, wide, depth, adds);
+  }
+}
+
 // target[i] = source[i] for i < count
 static inline void copy_f32(float* target, const float* source, Index count) {
   typedef float vector __attribute__((vector_size(32), aligned(4)));
@@ -164,8 +300,8 @@ __attribute__((noinline)) static void multiply_along_k(const float* a, const flo
       UNROLL for (Index i = 0; i < 8; ++i)
         if (!(i & 1)) {
           const vector low = row[i], high = row[i + 1];
-          row[i] = __builtin_shufflevector(low, high, 0, 8, 2, 10, 4, 12, 6, 14);
-          row[i + 1] = __builtin_shufflevector(low, high, 1, 9, 3, 11, 5, 13, 7, 15);
+          row[i] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 4, 12, 5, 13);
+          row[i + 1] = __builtin_shufflevector(low, high, 2, 10, 3, 11, 6, 14, 7, 15);
         }
       UNROLL for (Index i = 0; i < 8; ++i)
         if (!(i & 2)) {
@@ -179,6 +315,11 @@ __attribute__((noinline)) static void multiply_along_k(const float* a, const flo
           row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
           row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
         }
+      UNROLL for (Index i = 0; i < 8; i += 4) {
+        const vector second = row[i + 2];
+        row[i + 2] = row[i + 1];
+        row[i + 1] = second;
+      }
       UNROLL for (Index u = 0; u < LANES; ++u)
         UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(a[32 * i + 1 * (k + u)] - vector{}, row[u], sum[i]);
     }
@@ -193,48 +334,6 @@ __attribute__((noinline)) static void multiply_along_k(const float* a, const flo
       *to = adds ? *to + sum[i] : sum[i];
     }
   }
-}
-
-// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
-static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
-    Index rows, Index columns) {
-  typedef float vector
-    __attribute__((vector_size(32), aligned(4)));
-  if ((rows < 8 || columns < 8) && rows * columns <= 16) {
-    for (Index i = 0; i < rows; ++i)
-      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
-    return;
-  }
-  vector row[8];
-  if (rows >= 8 && columns >= 8) {
-    UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)(source + i * source_step);
-  } else UNROLL for (Index i = 0; i < 8; ++i) {
-    row[i] = vector{};
-    if (i < rows) row[i] = load_f32_part<vector>(source + i * source_step, columns);
-  }
-  UNROLL for (Index i = 0; i < 8; ++i)
-    if (!(i & 1)) {
-      const vector low = row[i], high = row[i + 1];
-      row[i] = __builtin_shufflevector(low, high, 0, 8, 2, 10, 4, 12, 6, 14);
-      row[i + 1] = __builtin_shufflevector(low, high, 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-  UNROLL for (Index i = 0; i < 8; ++i)
-    if (!(i & 2)) {
-      const vector low = row[i], high = row[i + 2];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
-      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-  UNROLL for (Index i = 0; i < 8; ++i)
-    if (!(i & 4)) {
-      const vector low = row[i], high = row[i + 4];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
-      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-  if (rows >= 8 && columns >= 8) {
-    UNROLL for (Index j = 0; j < 8; ++j)
-      *(vector*)(target + j * target_step) = row[j];
-  } else UNROLL for (Index j = 0; j < 8; ++j)
-    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
 }
 
 // One block.
@@ -272,137 +371,149 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 15) / 16;
       const Index depth = within(-32*k + K, 32);
-      const Index whole = n_panels <= 4 && m_needed > 4 ? m_needed / 6 : 0;
-      for (Index m_panel = whole; m_panel < m_panels; ++m_panel) {
-        // test_text.py:48: a panel of sA = A.tile((48, 32), (m, k))
-        {
-          const Index limit1 = within(-32*k + K, 32);
-          const Index inside0 = within(-48*m - 6*m_panel + M, 6);
-          if (inside0 < 6) {
-            for (Index i0 = inside0; i0 < 6; ++i0) {
+      const bool is_shallow = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M
+          && m_needed >= 6 && n_needed > 4 && depth <= 64;
+      if (is_shallow) {
+        multiply_shallow_f32_along_k(A + 48*A_stride0*m + 32*k, A_stride0, 1, B + 64*B_stride0*n
+            + 32*k, B_stride0, C + 64*n + 48*C_stride0*m, C_stride0, m_needed, n_needed, depth,
+            !(k == 0), sB);
+      }
+      else {
+        const Index whole = n_panels <= 4 && m_needed > 4 ? m_needed / 6 : 0;
+        for (Index m_panel = whole; m_panel < m_panels; ++m_panel) {
+          // test_text.py:48: a panel of sA = A.tile((48, 32), (m, k))
+          {
+            const Index limit1 = within(-32*k + K, 32);
+            const Index inside0 = within(-48*m - 6*m_panel + M, 6);
+            if (inside0 < 6) {
+              for (Index i0 = inside0; i0 < 6; ++i0) {
+                if (limit1 == 32) {
+                  INDEPENDENT
+                  for (Index i1 = 0; i1 < 32; ++i1) sA[192*m_panel + 32*i0 + i1] = 0;
+                }
+                else {
+                  INDEPENDENT
+                  for (Index i1 = 0; i1 < limit1; ++i1) sA[192*m_panel + 32*i0 + i1] = 0;
+                }
+              }
+            }
+            for (Index i0 = 0; i0 < inside0; ++i0) {
               if (limit1 == 32) {
                 INDEPENDENT
-                for (Index i1 = 0; i1 < 32; ++i1) sA[192*m_panel + 32*i0 + i1] = 0;
+                for (Index i1 = 0; i1 < 32; ++i1) {
+                  sA[192*m_panel + 32*i0 + i1] =
+                      A[48*A_stride0*m + 32*k + 6*A_stride0*m_panel + A_stride0*i0 + i1];
+                }
               }
               else {
-                INDEPENDENT
-                for (Index i1 = 0; i1 < limit1; ++i1) sA[192*m_panel + 32*i0 + i1] = 0;
+                copy_f32(sA + 192*m_panel + 32*i0, A + 48*A_stride0*m + 32*k + 6*A_stride0*m_panel
+                    + A_stride0*i0, limit1);
               }
-            }
-          }
-          for (Index i0 = 0; i0 < inside0; ++i0) {
-            if (limit1 == 32) {
-              INDEPENDENT
-              for (Index i1 = 0; i1 < 32; ++i1) {
-                sA[192*m_panel + 32*i0 + i1] =
-                    A[48*A_stride0*m + 32*k + 6*A_stride0*m_panel + A_stride0*i0 + i1];
-              }
-            }
-            else {
-              copy_f32(sA + 192*m_panel + 32*i0, A + 48*A_stride0*m + 32*k + 6*A_stride0*m_panel
-                  + A_stride0*i0, limit1);
             }
           }
         }
-      }
-      const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
-      const Index pitch = in_result ? C_stride0 : 16;
-      if (m_needed <= 1) {
-        multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed, depth,
-            !(k == 0));
-      }
-      else {
-        if (m_needed <= 4) {
-          multiply_along_k<4>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
+        const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
+        const Index pitch = in_result ? C_stride0 : 16;
+        if (m_needed <= 1) {
+          multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
               depth, !(k == 0));
         }
         else {
-          for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
-            {
-              // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
+          if (m_needed <= 4) {
+            multiply_along_k<4>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
+                depth, !(k == 0));
+          }
+          else {
+            for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
               {
-                const Index limit1 = within(-32*k + K, 32);
-                const Index inside0 = within(-64*n - 16*n_panel + N, 16);
-                if (inside0 < 16) {
-                  for (Index i1 = 0; i1 < limit1; ++i1) {
-                    INDEPENDENT
-                    for (Index i0 = 0; i0 < 16; ++i0) sB[16*i1 + i0] = 0;
+                // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
+                {
+                  const Index limit1 = within(-32*k + K, 32);
+                  const Index inside0 = within(-64*n - 16*n_panel + N, 16);
+                  if (inside0 < 16) {
+                    for (Index i1 = 0; i1 < limit1; ++i1) {
+                      INDEPENDENT
+                      for (Index i0 = 0; i0 < 16; ++i0) sB[16*i1 + i0] = 0;
+                    }
+                  }
+                  for (Index i0 = 0; i0 < inside0; i0 += 8) {
+                    for (Index i1 = 0; i1 < limit1; i1 += 8) {
+                      transpose_f32(sB + 16*i1 + i0, 16, B + 64*B_stride0*n + 32*k
+                          + 16*B_stride0*n_panel + B_stride0*i0 + i1, B_stride0,
+                          within(inside0 - i0, 8), within(limit1 - i1, 8));
+                    }
                   }
                 }
-                for (Index i0 = 0; i0 < inside0; i0 += 8) {
-                  for (Index i1 = 0; i1 < limit1; i1 += 8) {
-                    transpose_f32(sB + 16*i1 + i0, 16, B + 64*B_stride0*n + 32*k
-                        + 16*B_stride0*n_panel + B_stride0*i0 + i1, B_stride0,
-                        within(inside0 - i0, 8), within(limit1 - i1, 8));
-                  }
-                }
               }
-            }
-            const Index ahead = n_panel + 1 < n_panels ? 16 : 0;
-            const Index share = (ahead + m_panels - 1) / m_panels;
-            for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-              for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
-                __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel + 16*B_stride0
-                    + B_stride0*row + 15);
-                __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel + 16*B_stride0
-                    + B_stride0*row + 31);
-              }
-              const float* const rows = m_panel < whole ? A + 48*A_stride0*m + 32*k
-                  + 6*A_stride0*m_panel : sA + 192*m_panel;
-              const Index apart = m_panel < whole ? A_stride0 : 32;
-              float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 16*n_panel
-                  + 6*C_stride0*m_panel : acc + 768*n_panel + 96*m_panel;
-              const Index high = in_result ? m_needed - (6*m_panel) : 6;
-              const Index wide = in_result ? n_needed - (16*n_panel) : 16;
-              if (m_needed - (6*m_panel) <= 1) {
-                if (n_needed - (16*n_panel) <= 8) {
-                  multiply_f32<1,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
+              const Index ahead = n_panel + 1 < n_panels ? 16 : 0;
+              const Index share = (ahead + m_panels - 1) / m_panels;
+              for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+                for (Index row =
+                    m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
+                  __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel
+                      + 16*B_stride0 + B_stride0*row + 15);
+                  __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel
+                      + 16*B_stride0 + B_stride0*row + 31);
                 }
-                else {
-                  multiply_f32<1,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
-                }
-              }
-              else {
-                if (m_needed - (6*m_panel) <= 2) {
+                const float* const rows = m_panel < whole ? A + 48*A_stride0*m + 32*k
+                    + 6*A_stride0*m_panel : sA + 192*m_panel;
+                const Index apart = m_panel < whole ? A_stride0 : 32;
+                float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 16*n_panel
+                    + 6*C_stride0*m_panel : acc + 768*n_panel + 96*m_panel;
+                const Index high = in_result ? m_needed - (6*m_panel) : 6;
+                const Index wide = in_result ? n_needed - (16*n_panel) : 16;
+                if (m_needed - (6*m_panel) <= 1) {
                   if (n_needed - (16*n_panel) <= 8) {
-                    multiply_f32<2,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<1,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
-                    multiply_f32<2,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<1,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                 }
                 else {
-                  if (m_needed - (6*m_panel) <= 3) {
+                  if (m_needed - (6*m_panel) <= 2) {
                     if (n_needed - (16*n_panel) <= 8) {
-                      multiply_f32<3,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                      multiply_f32<2,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                     else {
-                      multiply_f32<3,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                      multiply_f32<2,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                   }
                   else {
-                    if (m_needed - (6*m_panel) <= 5) {
+                    if (m_needed - (6*m_panel) <= 3) {
                       if (n_needed - (16*n_panel) <= 8) {
-                        multiply_f32<5,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                        multiply_f32<3,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                       else {
-                        multiply_f32<5,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                        multiply_f32<3,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                     }
                     else {
-                      if (n_needed - (16*n_panel) <= 8) {
-                        multiply_f32<6,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
-                            !(k == 0));
+                      if (m_needed - (6*m_panel) <= 5) {
+                        if (n_needed - (16*n_panel) <= 8) {
+                          multiply_f32<5,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                              !(k == 0));
+                        }
+                        else {
+                          multiply_f32<5,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                              !(k == 0));
+                        }
                       }
                       else {
-                        multiply_f32<6,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
-                            !(k == 0));
+                        if (n_needed - (16*n_panel) <= 8) {
+                          multiply_f32<6,1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                              !(k == 0));
+                        }
+                        else {
+                          multiply_f32<6,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                              !(k == 0));
+                        }
                       }
                     }
                   }

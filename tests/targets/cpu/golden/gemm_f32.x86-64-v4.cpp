@@ -27,6 +27,8 @@ static inline Real fused(Real a, Real b, Real c) {
 
 static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
 
+static inline Index max_int(Index a, Index b) { return a > b ? a : b; }
+
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
 
 // SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
@@ -92,6 +94,205 @@ static inline void store_f32_part(float* to, Vector value, Index count) {
 #endif
 }
 
+// from[l] for l < count, else 0
+template <typename Vector>
+static inline Vector load_f32_part_1(const float* from, Index count) {
+#if defined(__AVX512VL__)
+  typedef float whole __attribute__((vector_size(32)));
+  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef float place;
+#endif
+  return (Vector)__builtin_ia32_loadups256_mask((const place*)from, whole{}, kept);
+#else
+  Vector value{};
+  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
+  return value;
+#endif
+}
+
+// to[l] = value[l] for l < count
+template <typename Vector>
+static inline void store_f32_part_1(float* to, Vector value, Index count) {
+#if defined(__AVX512VL__)
+  typedef float whole __attribute__((vector_size(32)));
+  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
+#if defined(__clang__)
+  typedef whole place;
+#else
+  typedef float place;
+#endif
+  __builtin_ia32_storeups256_mask((place*)to, (whole)value, kept);
+#else
+  for (Index l = 0; l < count && l < 8; ++l) to[l] = value[l];
+#endif
+}
+
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_of_4_vectors(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  vector sum[ROWS][4], right[4];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < 4; ++j) sum[i][j] = vector{};
+  for (Index k = 0; k < depth; ++k, a += along, b += step) {
+    UNROLL for (Index j = 0; j < 4; ++j) right[j] = *(const vector*)(b + 16 * j);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < 4; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i >= stored)
+      UNROLL for (Index j = 0; j < 4; ++j) {
+        if (adds) sum[i][j] += *(const vector*)(c + i * pitch + 16 * j);
+        *(vector*)(c + i * pitch + 16 * j) = sum[i][j];
+      }
+}
+
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_of_16_lanes(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  vector sum[ROWS][1], right[1];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < 1; ++j) sum[i][j] = vector{};
+  for (Index k = 0; k < depth; ++k, a += along, b += step) {
+    UNROLL for (Index j = 0; j < 1; ++j) right[j] = load_f32_part<vector>(b, columns);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < 1; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i >= stored)
+      UNROLL for (Index j = 0; j < 1; ++j) {
+        if (adds) sum[i][j] += load_f32_part<vector>(c + i * pitch, columns);
+        store_f32_part(c + i * pitch, sum[i][j], columns);
+      }
+}
+
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_of_8_lanes(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index columns, Index depth, bool adds) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[ROWS][1], right[1];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < 1; ++j) sum[i][j] = vector{};
+  for (Index k = 0; k < depth; ++k, a += along, b += step) {
+    UNROLL for (Index j = 0; j < 1; ++j) right[j] = load_f32_part_1<vector>(b, columns);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const vector left = a[i * apart] - vector{};
+      UNROLL for (Index j = 0; j < 1; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
+    }
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    if (i >= stored)
+      UNROLL for (Index j = 0; j < 1; ++j) {
+        if (adds) sum[i][j] += load_f32_part_1<vector>(c + i * pitch, columns);
+        store_f32_part_1(c + i * pitch, sum[i][j], columns);
+      }
+}
+
+template <int ROWS>
+static inline __attribute__((always_inline)) void multiply_shallow_f32_rows(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index stored, Index columns, Index depth, bool adds) {
+  Index n = 0;
+  for (; n + 64 <= columns; n += 64)
+    multiply_shallow_f32_of_4_vectors<ROWS>(a, apart, along, b + n, step, c + n, pitch, stored, columns - n, depth, adds);
+  for (; n < columns; n += 16)
+    if (columns - n > 8) multiply_shallow_f32_of_16_lanes<ROWS>(a, apart, along, b + n, step, c + n, pitch, stored, columns - n, depth, adds);
+    else multiply_shallow_f32_of_8_lanes<ROWS>(a, apart, along, b + n, step, c + n, pitch, stored, columns - n, depth, adds);
+}
+
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * b[k][n] over k, for i < rows and n < columns
+__attribute__((noinline)) static void multiply_shallow_f32(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index rows, Index columns, Index depth, bool adds) {
+  const Index part = max_int(512 / max_int(depth, 1), 1) * 64;
+  for (Index n = 0; n < columns; n += part) {
+    const Index wide = min_int(columns - n, part);
+    for (Index i = 0; i < rows;) {
+      // Some of the last rows may be computed twice, but each is stored once.
+      const Index high = rows - i <= 3 ? 3 : 6, first = min_int(i, rows - high);
+      const float* const from = a + first * apart;
+      float* const to = c + first * pitch + n;
+      if (high == 3) multiply_shallow_f32_rows<3>(from, apart, along, b + n, step, to, pitch, i - first, wide, depth, adds);
+      else multiply_shallow_f32_rows<6>(from, apart, along, b + n, step, to, pitch, i - first, wide, depth, adds);
+      i = first + high;
+    }
+  }
+}
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
+    Index rows, Index columns) {
+  typedef float vector
+    __attribute__((vector_size(64), aligned(4)));
+  if ((rows < 16 || columns < 16) && rows * columns <= 64) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
+    return;
+  }
+  vector row[16];
+  if (rows >= 16 && columns >= 16) {
+    UNROLL for (Index i = 0; i < 16; ++i) row[i] = *(const vector*)(source + i * source_step);
+  } else UNROLL for (Index i = 0; i < 16; ++i) {
+    row[i] = vector{};
+    if (i < rows) row[i] = load_f32_part<vector>(source + i * source_step, columns);
+  }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+      row[i + 1] = __builtin_shufflevector(low, high, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 4)) {
+      const vector low = row[i], high = row[i + 4];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 8)) {
+      const vector low = row[i], high = row[i + 8];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+      row[i + 8] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; i += 4) {
+    const vector second = row[i + 2];
+    row[i + 2] = row[i + 1];
+    row[i + 1] = second;
+  }
+  if (rows >= 16 && columns >= 16) {
+    UNROLL for (Index j = 0; j < 16; ++j)
+      *(vector*)(target + j * target_step) = row[j];
+  } else UNROLL for (Index j = 0; j < 16; ++j)
+    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
+}
+
+// multiply_shallow_f32 of columns that are contiguous along k, which are copied to memory for 1024 elements
+static void multiply_shallow_f32_along_k(const float* a, Index apart, Index along, const float* b, Index step, float* c, Index pitch,
+    Index rows, Index columns, Index depth, bool adds, float* memory) {
+  const Index most = 64 / max_int(depth, 1), needed = (columns + 15) / 16;
+  const Index part = 16 * min_int(most, needed);
+  for (Index n = 0; n < columns; n += part) {
+    const Index wide = min_int(columns - n, part);
+    for (Index j = 0; j < wide; j += 16)
+      for (Index k = 0; k < depth; k += 16)
+        transpose_f32(memory + k * part + j, part, b + (n + j) * step + k, step, min_int(wide - j, 16),
+            min_int(depth - k, 16));
+    multiply_shallow_f32(a, apart, along, memory, part, c + n, pitch, rows, wide, depth, adds);
+  }
+}
+
 // target[i] = source[i] for i < count
 static inline void copy_f32(float* target, const float* source, Index count) {
   typedef float vector __attribute__((vector_size(64), aligned(4)));
@@ -154,42 +355,6 @@ __attribute__((noinline)) static void multiply_f32_1(const float* a, Index apart
       UNROLL for (Index j = 0; j < VECTORS; ++j) store_f32_part(c + i * pitch + j * 16, sum[i][j], columns - j * 16);
 }
 
-// from[l] for l < count, else 0
-template <typename Vector>
-static inline Vector load_f32_part_1(const float* from, Index count) {
-#if defined(__AVX512VL__)
-  typedef float whole __attribute__((vector_size(32)));
-  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
-#if defined(__clang__)
-  typedef whole place;
-#else
-  typedef float place;
-#endif
-  return (Vector)__builtin_ia32_loadups256_mask((const place*)from, whole{}, kept);
-#else
-  Vector value{};
-  for (Index l = 0; l < count && l < 8; ++l) value[l] = from[l];
-  return value;
-#endif
-}
-
-// to[l] = value[l] for l < count
-template <typename Vector>
-static inline void store_f32_part_1(float* to, Vector value, Index count) {
-#if defined(__AVX512VL__)
-  typedef float whole __attribute__((vector_size(32)));
-  const unsigned char kept = (unsigned char)(count < 8 ? (1u << (count > 0 ? count : 0)) - 1 : 255u);
-#if defined(__clang__)
-  typedef whole place;
-#else
-  typedef float place;
-#endif
-  __builtin_ia32_storeups256_mask((place*)to, (whole)value, kept);
-#else
-  for (Index l = 0; l < count && l < 8; ++l) to[l] = value[l];
-#endif
-}
-
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
 template <int ROWS, int VECTORS>
 __attribute__((noinline)) static void multiply_f32_2(const float* a, Index apart, const float* b, float* c, Index pitch, Index rows, Index columns, Index depth, bool adds) {
@@ -244,8 +409,8 @@ __attribute__((noinline)) static void multiply_along_k(const float* a, const flo
       UNROLL for (Index i = 0; i < 16; ++i)
         if (!(i & 1)) {
           const vector low = row[i], high = row[i + 1];
-          row[i] = __builtin_shufflevector(low, high, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-          row[i + 1] = __builtin_shufflevector(low, high, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+          row[i] = __builtin_shufflevector(low, high, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+          row[i + 1] = __builtin_shufflevector(low, high, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
         }
       UNROLL for (Index i = 0; i < 16; ++i)
         if (!(i & 2)) {
@@ -256,15 +421,20 @@ __attribute__((noinline)) static void multiply_along_k(const float* a, const flo
       UNROLL for (Index i = 0; i < 16; ++i)
         if (!(i & 4)) {
           const vector low = row[i], high = row[i + 4];
-          row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-          row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+          row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+          row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
         }
       UNROLL for (Index i = 0; i < 16; ++i)
         if (!(i & 8)) {
           const vector low = row[i], high = row[i + 8];
-          row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-          row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+          row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+          row[i + 8] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
         }
+      UNROLL for (Index i = 0; i < 16; i += 4) {
+        const vector second = row[i + 2];
+        row[i + 2] = row[i + 1];
+        row[i + 1] = second;
+      }
       UNROLL for (Index u = 0; u < LANES; ++u)
         UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(a[32 * i + 1 * (k + u)] - vector{}, row[u], sum[i]);
     }
@@ -279,54 +449,6 @@ __attribute__((noinline)) static void multiply_along_k(const float* a, const flo
       *to = adds ? *to + sum[i] : sum[i];
     }
   }
-}
-
-// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
-static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
-    Index rows, Index columns) {
-  typedef float vector
-    __attribute__((vector_size(64), aligned(4)));
-  if ((rows < 16 || columns < 16) && rows * columns <= 64) {
-    for (Index i = 0; i < rows; ++i)
-      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
-    return;
-  }
-  vector row[16];
-  if (rows >= 16 && columns >= 16) {
-    UNROLL for (Index i = 0; i < 16; ++i) row[i] = *(const vector*)(source + i * source_step);
-  } else UNROLL for (Index i = 0; i < 16; ++i) {
-    row[i] = vector{};
-    if (i < rows) row[i] = load_f32_part<vector>(source + i * source_step, columns);
-  }
-  UNROLL for (Index i = 0; i < 16; ++i)
-    if (!(i & 1)) {
-      const vector low = row[i], high = row[i + 1];
-      row[i] = __builtin_shufflevector(low, high, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-      row[i + 1] = __builtin_shufflevector(low, high, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-    }
-  UNROLL for (Index i = 0; i < 16; ++i)
-    if (!(i & 2)) {
-      const vector low = row[i], high = row[i + 2];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    }
-  UNROLL for (Index i = 0; i < 16; ++i)
-    if (!(i & 4)) {
-      const vector low = row[i], high = row[i + 4];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    }
-  UNROLL for (Index i = 0; i < 16; ++i)
-    if (!(i & 8)) {
-      const vector low = row[i], high = row[i + 8];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-      row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    }
-  if (rows >= 16 && columns >= 16) {
-    UNROLL for (Index j = 0; j < 16; ++j)
-      *(vector*)(target + j * target_step) = row[j];
-  } else UNROLL for (Index j = 0; j < 16; ++j)
-    if (j < columns) store_f32_part(target + j * target_step, row[j], rows);
 }
 
 // One block.
@@ -364,138 +486,149 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index n_needed = within(-64*n + N, 64);
       const Index n_panels = (n_needed + 31) / 32;
       const Index depth = within(-32*k + K, 32);
-      const Index whole = n_panels <= 4 && m_needed > 4 ? m_needed / 12 : 0;
-      for (Index m_panel = whole; m_panel < m_panels; ++m_panel) {
-        // test_text.py:48: a panel of sA = A.tile((48, 32), (m, k))
-        {
-          const Index limit1 = within(-32*k + K, 32);
-          const Index inside0 = within(-48*m - 12*m_panel + M, 12);
-          if (inside0 < 12) {
-            for (Index i0 = inside0; i0 < 12; ++i0) {
+      const bool is_shallow = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M
+          && m_needed >= 6 && n_needed > 8 && depth <= 64;
+      if (is_shallow) {
+        multiply_shallow_f32_along_k(A + 48*A_stride0*m + 32*k, A_stride0, 1, B + 64*B_stride0*n
+            + 32*k, B_stride0, C + 64*n + 48*C_stride0*m, C_stride0, m_needed, n_needed, depth,
+            !(k == 0), sB);
+      }
+      else {
+        const Index whole = n_panels <= 4 && m_needed > 4 ? m_needed / 12 : 0;
+        for (Index m_panel = whole; m_panel < m_panels; ++m_panel) {
+          // test_text.py:48: a panel of sA = A.tile((48, 32), (m, k))
+          {
+            const Index limit1 = within(-32*k + K, 32);
+            const Index inside0 = within(-48*m - 12*m_panel + M, 12);
+            if (inside0 < 12) {
+              for (Index i0 = inside0; i0 < 12; ++i0) {
+                if (limit1 == 32) {
+                  INDEPENDENT
+                  for (Index i1 = 0; i1 < 32; ++i1) sA[384*m_panel + 32*i0 + i1] = 0;
+                }
+                else {
+                  INDEPENDENT
+                  for (Index i1 = 0; i1 < limit1; ++i1) sA[384*m_panel + 32*i0 + i1] = 0;
+                }
+              }
+            }
+            for (Index i0 = 0; i0 < inside0; ++i0) {
               if (limit1 == 32) {
                 INDEPENDENT
-                for (Index i1 = 0; i1 < 32; ++i1) sA[384*m_panel + 32*i0 + i1] = 0;
+                for (Index i1 = 0; i1 < 32; ++i1) {
+                  sA[384*m_panel + 32*i0 + i1] =
+                      A[48*A_stride0*m + 32*k + 12*A_stride0*m_panel + A_stride0*i0 + i1];
+                }
               }
               else {
-                INDEPENDENT
-                for (Index i1 = 0; i1 < limit1; ++i1) sA[384*m_panel + 32*i0 + i1] = 0;
+                copy_f32(sA + 384*m_panel + 32*i0, A + 48*A_stride0*m + 32*k + 12*A_stride0*m_panel
+                    + A_stride0*i0, limit1);
               }
-            }
-          }
-          for (Index i0 = 0; i0 < inside0; ++i0) {
-            if (limit1 == 32) {
-              INDEPENDENT
-              for (Index i1 = 0; i1 < 32; ++i1) {
-                sA[384*m_panel + 32*i0 + i1] =
-                    A[48*A_stride0*m + 32*k + 12*A_stride0*m_panel + A_stride0*i0 + i1];
-              }
-            }
-            else {
-              copy_f32(sA + 384*m_panel + 32*i0, A + 48*A_stride0*m + 32*k + 12*A_stride0*m_panel
-                  + A_stride0*i0, limit1);
             }
           }
         }
-      }
-      const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
-      const Index pitch = in_result ? C_stride0 : 32;
-      if (m_needed <= 1) {
-        multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed, depth,
-            !(k == 0));
-      }
-      else {
-        if (m_needed <= 4) {
-          multiply_along_k<4>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
+        const bool in_result = 0 < (K + 28) / 32 && (K + 28) / 32 < 3 && 4 < -48*m + M;
+        const Index pitch = in_result ? C_stride0 : 32;
+        if (m_needed <= 1) {
+          multiply_along_k<1>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
               depth, !(k == 0));
         }
         else {
-          for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
-            {
-              // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
+          if (m_needed <= 4) {
+            multiply_along_k<4>(sA + 0, B + 64*B_stride0*n + 32*k, B_stride0, acc + 0, n_needed,
+                depth, !(k == 0));
+          }
+          else {
+            for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
               {
-                const Index limit1 = within(-32*k + K, 32);
-                const Index inside0 = within(-64*n - 32*n_panel + N, 32);
-                if (inside0 < 32) {
-                  for (Index i1 = 0; i1 < limit1; ++i1) {
-                    INDEPENDENT
-                    for (Index i0 = 0; i0 < 32; ++i0) sB[32*i1 + i0] = 0;
+                // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
+                {
+                  const Index limit1 = within(-32*k + K, 32);
+                  const Index inside0 = within(-64*n - 32*n_panel + N, 32);
+                  if (inside0 < 32) {
+                    for (Index i1 = 0; i1 < limit1; ++i1) {
+                      INDEPENDENT
+                      for (Index i0 = 0; i0 < 32; ++i0) sB[32*i1 + i0] = 0;
+                    }
+                  }
+                  for (Index i0 = 0; i0 < inside0; i0 += 16) {
+                    for (Index i1 = 0; i1 < limit1; i1 += 16) {
+                      transpose_f32(sB + 32*i1 + i0, 32, B + 64*B_stride0*n + 32*B_stride0*n_panel
+                          + 32*k + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 16),
+                          within(limit1 - i1, 16));
+                    }
                   }
                 }
-                for (Index i0 = 0; i0 < inside0; i0 += 16) {
-                  for (Index i1 = 0; i1 < limit1; i1 += 16) {
-                    transpose_f32(sB + 32*i1 + i0, 32, B + 64*B_stride0*n + 32*B_stride0*n_panel
-                        + 32*k + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 16),
-                        within(limit1 - i1, 16));
-                  }
-                }
               }
-            }
-            const Index ahead = n_panel + 1 < n_panels ? 32 : 0;
-            const Index share = (ahead + m_panels - 1) / m_panels;
-            for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-              for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
-                __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
-                    + B_stride0*row + 15);
-                __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
-                    + B_stride0*row + 31);
-              }
-              const float* const rows = m_panel < whole ? A + 48*A_stride0*m + 32*k
-                  + 12*A_stride0*m_panel : sA + 384*m_panel;
-              const Index apart = m_panel < whole ? A_stride0 : 32;
-              float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 32*n_panel
-                  + 12*C_stride0*m_panel : acc + 1536*n_panel + 384*m_panel;
-              const Index high = in_result ? m_needed - (12*m_panel) : 12;
-              const Index wide = n_needed - (32*n_panel);
-              if (m_needed - (12*m_panel) <= 1) {
-                if (n_needed - (32*n_panel) <= 31) {
-                  multiply_part_f32<1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
-                      !(k == 0));
+              const Index ahead = n_panel + 1 < n_panels ? 32 : 0;
+              const Index share = (ahead + m_panels - 1) / m_panels;
+              for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+                for (Index row =
+                    m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
+                  __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0
+                      + 32*k + B_stride0*row + 15);
+                  __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0
+                      + 32*k + B_stride0*row + 31);
                 }
-                else {
-                  multiply_f32<1,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth, !(k == 0));
-                }
-              }
-              else {
-                if (m_needed - (12*m_panel) <= 3) {
+                const float* const rows = m_panel < whole ? A + 48*A_stride0*m + 32*k
+                    + 12*A_stride0*m_panel : sA + 384*m_panel;
+                const Index apart = m_panel < whole ? A_stride0 : 32;
+                float* const sums = in_result ? C + 64*n + 48*C_stride0*m + 32*n_panel
+                    + 12*C_stride0*m_panel : acc + 1536*n_panel + 384*m_panel;
+                const Index high = in_result ? m_needed - (12*m_panel) : 12;
+                const Index wide = n_needed - (32*n_panel);
+                if (m_needed - (12*m_panel) <= 1) {
                   if (n_needed - (32*n_panel) <= 31) {
-                    multiply_part_f32<6>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_part_f32<1>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                   else {
-                    multiply_f32<3,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                    multiply_f32<1,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                         !(k == 0));
                   }
                 }
                 else {
-                  if (m_needed - (12*m_panel) <= 6) {
+                  if (m_needed - (12*m_panel) <= 3) {
                     if (n_needed - (32*n_panel) <= 31) {
                       multiply_part_f32<6>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                     else {
-                      multiply_f32<6,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                      multiply_f32<3,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                           !(k == 0));
                     }
                   }
                   else {
-                    if (m_needed - (12*m_panel) <= 9) {
+                    if (m_needed - (12*m_panel) <= 6) {
                       if (n_needed - (32*n_panel) <= 31) {
-                        multiply_part_f32<12>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                        multiply_part_f32<6>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                       else {
-                        multiply_f32<9,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                        multiply_f32<6,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
                             !(k == 0));
                       }
                     }
                     else {
-                      if (n_needed - (32*n_panel) <= 31) {
-                        multiply_part_f32<12>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
-                            !(k == 0));
+                      if (m_needed - (12*m_panel) <= 9) {
+                        if (n_needed - (32*n_panel) <= 31) {
+                          multiply_part_f32<12>(rows, apart, sB + 0, sums, pitch, high, wide,
+                              depth, !(k == 0));
+                        }
+                        else {
+                          multiply_f32<9,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                              !(k == 0));
+                        }
                       }
                       else {
-                        multiply_f32<12,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
-                            !(k == 0));
+                        if (n_needed - (32*n_panel) <= 31) {
+                          multiply_part_f32<12>(rows, apart, sB + 0, sums, pitch, high, wide,
+                              depth, !(k == 0));
+                        }
+                        else {
+                          multiply_f32<12,2>(rows, apart, sB + 0, sums, pitch, high, wide, depth,
+                              !(k == 0));
+                        }
                       }
                     }
                   }

@@ -137,8 +137,8 @@ static void transpose_i32(int* target, Index target_step, const int* source, Ind
   UNROLL for (Index i = 0; i < 8; ++i)
     if (!(i & 1)) {
       const vector low = row[i], high = row[i + 1];
-      row[i] = __builtin_shufflevector(low, high, 0, 8, 2, 10, 4, 12, 6, 14);
-      row[i + 1] = __builtin_shufflevector(low, high, 1, 9, 3, 11, 5, 13, 7, 15);
+      row[i] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 4, 12, 5, 13);
+      row[i + 1] = __builtin_shufflevector(low, high, 2, 10, 3, 11, 6, 14, 7, 15);
     }
   UNROLL for (Index i = 0; i < 8; ++i)
     if (!(i & 2)) {
@@ -152,6 +152,11 @@ static void transpose_i32(int* target, Index target_step, const int* source, Ind
       row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
       row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
     }
+  UNROLL for (Index i = 0; i < 8; i += 4) {
+    const vector second = row[i + 2];
+    row[i + 2] = row[i + 1];
+    row[i + 1] = second;
+  }
   UNROLL for (Index j = 0; j < 8; ++j)
     *(vector*)(target + j * target_step) = row[j];
 }
