@@ -343,9 +343,8 @@ ms, then 2.74, 2.41, 2.07, 2.07, 1.99.  12 rows of two vectors took 1 to 10 % lo
 def shallow_kernel(emitter: CpuEmitter, dtype: DType, *, has_halves: bool, room: int = 0) -> Code:
     """Add the function that multiplies arrays with few steps along K; return its name.
 
-    It stores sums in runs along few rows of the result.  The products of an element are added in the order of
-    K, as in micro-kernels.  There are as many rows as are stored
-    together, or more.
+    It stores sums in runs along few rows of the result.  It adds the products of an element in the order of
+    K, as micro-kernels do.  The result needs at least as many rows as are stored together (`SHALLOW_ROWS`).
 
     Args:
         emitter: where functions go.

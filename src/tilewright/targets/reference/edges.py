@@ -179,8 +179,8 @@ def replaced_by(
     """Return which results have another number in place of an element beyond an edge.
 
     Args:
-        function: of the elements.
-        operands: the operands.
+        function: the name of the operation.
+        operands: its operands.
         marks: which of their elements lie beyond an edge.
         replaced: which of their elements have another number in place of one beyond an edge.
     """
