@@ -31,7 +31,7 @@ def multiple(value: int, unit: int) -> int:
 
 
 def rules_of_instances(instance: Template, arch: str) -> Iterator[Check]:
-    """Yield the rows of an instance, and of an architecture if one is named."""
+    """Yield the checks of an instance, and of an architecture if one is named."""
     if arch:
         known = [name for name, one in machines().items() if FEATURES[instance.matrix] in one.features]
         limit = f"what has {instance.matrix.upper()}: {', '.join(known)}"
@@ -111,7 +111,7 @@ def _tile(instance: Template) -> Iterator[Check]:
 
 
 def _transfer(instance: Template, letter: str, dim: str, axis: int) -> Iterator[Check]:
-    """Yield the rows of A's or B's copy to shared memory, or to registers, K1 elements of a row at a time."""
+    """Yield the checks of the copy of A or B to shared memory or registers, K1 elements at a time."""
     transfer, tile, part = instance.transfers[axis], instance.tiles[axis], instance.thread_slices[axis]
     field, name = f"{letter.lower()}_block_transfer", f"{letter}BlockTransfer"
     if not instance.enable_lds[axis]:
@@ -159,7 +159,7 @@ def _width(name: str, field: str, vector: int, run: int) -> Check:
 
 
 def _shuffle(instance: Template) -> Iterator[Check]:
-    """Yield the rows of the result's store."""
+    """Yield the checks of the store of the result."""
     shuffle = instance.c_shuffle
     yield checked("CLayout", instance.c_layout == ROW, instance.c_layout, ROW, f'c_layout="{ROW}"')
     for axis, dim in enumerate("MN"):

@@ -122,7 +122,7 @@ MOST_BYTES = 2 << 30
 
 
 def rules_of_problems(instance: Template, problem: GemmProblem) -> Iterator[Check]:
-    """Yield the rows of an instance and a problem."""
+    """Yield the checks of an instance for a problem."""
     (m, k), (depth, n), (rows, columns) = problem.a.shape, problem.b.shape, problem.c.shape
     ok = k == depth and (rows, columns) == (m, n)
     value = f"A {m} x {k}, B {depth} x {n}, C {rows} x {columns}"

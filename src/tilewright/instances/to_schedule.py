@@ -103,7 +103,7 @@ def _placed(instance: Template, side: int, kind: DType) -> tuple[tuple[int, int]
 
     Neighbouring threads copy 16 bytes each along K, and the extra row spreads their writes over the banks.
     An operand that is contiguous along its rows is read along them, 16 bytes at once, and written along K.
-    It has no extra row: the swizzle of a pass is better.
+    It has no extra row: a lowering pass swizzles its tile, which avoids more bank conflicts.
     """
     k0, rows, k1 = instance.tiles[side]
     depth, each, read = k0 * k1, rows * k0 * k1 // instance.threads, ACCESS_BYTES // kind.bytes

@@ -79,7 +79,7 @@ def padding(dims: str) -> str:
 
 
 LDS_BYTES = 64 * 1024
-"""Bytes of shared memory of a block without an architecture."""
+"""Bytes of shared memory of a block if no architecture is given."""
 
 FEATURES = {"wmma": "wmma", "xdl": "mfma"}
 """The feature of architectures with the matrix instructions of an instance."""

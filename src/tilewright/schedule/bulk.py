@@ -46,7 +46,7 @@ COPYING_REGISTERS = 40
 
 
 class BulkStaging(Staging):
-    """A ring of stages of all operands; each stage has a barrier for full and one for empty."""
+    """A ring of stages that bulk copies fill; each stage has a full barrier and an empty barrier."""
 
     least_stages, most_stages = 2, 0
     takes_layout, is_aligned, by_bulk = False, True, True
@@ -69,7 +69,7 @@ class BulkStaging(Staging):
         super().__init__(schedule, form, sources, before)
         self.before = before if isinstance(before, BulkStaging) else None
         self.store_work: list[Callable[[], None]] = []
-        """The work of the other warps of the group whose first warp copies."""
+        """Functions that store results; the other warps of the copying group run them."""
         self.stages = schedule.stages
         self.pingpong = schedule.roles == "ping-pong"
         self.rings = tuple(self._ring(source) for source in sources)
@@ -77,7 +77,7 @@ class BulkStaging(Staging):
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
-        """The class whose threads decode operand A, if the instruction takes it from registers."""
+        """`DecodingBulk` if threads decode operand A for an asynchronous atom, else this class."""
         return DecodingBulk if decodes and schedule.atom.asynchronous else cls
 
     @classmethod
@@ -95,7 +95,7 @@ class BulkStaging(Staging):
 
     @staticmethod
     def barriers_of(schedule: Schedule) -> dict[str, Buffer]:
-        """Barriers of the stages, and of groups that take turns at whole tiles."""
+        """Barriers by name: full and empty of each stage, and turns of ping-pong groups."""
         counts = {"full": schedule.stages, "empty": schedule.stages}
         if schedule.roles == "ping-pong":
             counts["turn"] = schedule.groups
@@ -111,14 +111,14 @@ class BulkStaging(Staging):
         Args:
             rank: this block's place in its cluster.
         """
-        if (first := self.before) is not None:  # the loops go on with the same barriers
+        if (first := self.before) is not None:  # a later loop reuses the barriers of the first one
             self.rank, self.shares = first.rank, first.shares
             self.full, self.empty, self.turn = first.full, first.empty, first.turn
             return
         self.rank, (across, beside) = rank, self.schedule.cluster
         warps = self.schedule.mma.threads // current().lanes
         arrivals = warps * (1 if self.pingpong else self.schedule.groups) * (across + beside - 1)
-        # Blocks along N take the same rows of A, blocks along M the same rows of B.
+        # Blocks along N load the same rows of A, blocks along M the same rows of B.
         self.shares = Share(beside, rank[1], 1), Share(across, rank[0], 0)
         made = self.barriers_of(self.schedule)
         full = made["full"].barriers(arrivals=self.arrivals)
@@ -129,7 +129,7 @@ class BulkStaging(Staging):
 
     @property
     def arrivals(self) -> int:
-        """Arrivals that make a stage full, besides the bytes of its bulk copies."""
+        """Arrivals that the full barrier of a stage expects, in addition to the bytes of bulk copies."""
         return 1
 
     @property
@@ -138,7 +138,7 @@ class BulkStaging(Staging):
         return self.schedule.cluster == (1, 1)
 
     def assign_stores(self, works: Sequence[Callable[[], None]]) -> None:
-        """Let the other warps of the role that copies store results."""
+        """Assign functions that store results to the other warps of the copying group."""
         self.store_work = [*works]
 
     def end_block(self) -> None:
@@ -148,7 +148,7 @@ class BulkStaging(Staging):
                 cluster_barrier()
 
     def release(self, stage: Index) -> None:
-        """Allow every block that fills a stage to fill it again."""
+        """Arrive at the empty barriers of a stage in every block whose copies fill it."""
         if self.alone:
             arrive(self.empty[stage], each="warp")
             return
@@ -205,7 +205,7 @@ class Producer(Agent):
                 work()
 
     def begin(self, work: Work) -> None:
-        """Acquire the tensor maps of the arrays of a tile, if these are in memory."""
+        """Acquire the tensor maps of the arrays of a tile, if the maps are in global memory."""
         matrices = [source.matrix(work) for source in self.ring.sources if source.has_map]
         if not matrices:
             return
@@ -283,7 +283,7 @@ class Consumer(Agent):
         return sums
 
     def meet(self, work: Work) -> None:
-        """The warps of a group meet; the barriers before are those of the epilogue."""
+        """Synchronise the warps of a group.  The epilogue uses the barriers with lower numbers."""
         fence_async()
         schedule = self.ring.schedule
         role_barrier(1 + schedule.groups + work.group, threads=schedule.mma.threads)
@@ -294,7 +294,7 @@ class Consumer(Agent):
             arrive(self.ring.turn[work.group], each="warp")
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """Wait until a stage is full, multiply, release the stage before."""
+        """Wait until a stage is full, multiply, release the previous stage."""
         ring = self.ring
 
         def acquire(step: LoopStep) -> None:
@@ -327,10 +327,10 @@ class Consumer(Agent):
         ]
 
     def _clear(self, work: Work, step: LoopStep) -> None:
-        """Replace elements after the end of a group along K by 0: boxes reach into the next group.
+        """Zero the elements of a stage after the end of a group along K: boxes reach into the next group.
 
-        Groups of warps that share a step also share its columns.  Each group clears a part of them, or the
-        first group all of them, if they have no equal parts.
+        Groups of warps that multiply the same stage share its tile of B.  Each of them clears an equal part
+        of this tile.  If it has no equal parts, the first group clears all of it.
         """
         ring, cut = self.ring, work.cuts[2]
         assert cut is not None, "K has groups"
@@ -346,7 +346,7 @@ class Consumer(Agent):
                 with when(work.group == 0) if is_whole else nullcontext():
                     zero_after(tile, left, schedule.mma.threads)
             fence_async()
-            first = 1 + schedule.groups  # the barriers before are those of the epilogue
+            first = 1 + schedule.groups  # the epilogue uses the barriers with lower numbers
             number = first + work.group if ring.pingpong else first
             role_barrier(number, threads=schedule.mma.threads * sharing)
 
@@ -355,10 +355,11 @@ class Consumer(Agent):
 
 
 class MixedProducer(Producer):
-    """Warps whose threads copy the operands that bulk copies do not carry.
+    """The copying warps; their threads copy the operands that bulk copies cannot load.
 
-    A thread cannot let a barrier wait for its copies and also make them visible to the matrix unit.  So it
-    waits for the copies of an earlier step, while those of the next ones are under way, and then arrives.
+    The matrix unit sees copies by threads only after a fence, which a barrier that waits for the copies
+    cannot execute.  So a thread waits for its copies of an earlier step, while later ones are in flight.
+    Then it executes the fence and arrives at the barrier.
     """
 
     ring: MixedStaging
@@ -370,7 +371,7 @@ class MixedProducer(Producer):
             return not against_bulk(tile, target.dtype, stored=False)
 
     def verbs(self, work: Work, sums: None) -> list[Verb]:
-        """Also: wait until the own copies of an earlier step have arrived, and say so."""
+        """Copy a step; wait for the own copies of an earlier step, and arrive at its full barrier."""
         ring = self.ring
         [copying] = super().verbs(work, sums)
 
@@ -387,22 +388,21 @@ class MixedProducer(Producer):
 
 
 class MixedStaging(BulkStaging):
-    """The ring of bulk copies, with operands that the threads of the copying warps bring."""
+    """A ring that bulk copies fill; threads of the copying warps copy the operands that these cannot load."""
 
     is_accessed_by_threads = copies_too = True
     copying_warps = COPYING_WARPS
 
     @property
     def arrivals(self) -> int:
-        """One for the bulk copies, and one of each warp for its own copies."""
+        """One arrival for the bulk copies, and one of each copying warp for its own copies."""
         return 1 + self.copying_warps
 
     @property
     def under_way(self) -> int:
-        """Later steps whose copies begin before those of a step must have arrived.
+        """Steps whose copies begin before a thread waits for the copies of an earlier step.
 
-        A stage is free after the next but one has been multiplied, so that more steps would wait for each
-        other.
+        A stage is released only when the next step is multiplied, so more steps would deadlock.
         """
         return self.stages - 2
 
@@ -413,7 +413,7 @@ class MixedStaging(BulkStaging):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Bulk copies carry some operands, and threads can copy the others in the background."""
+        """Reasons unless bulk copies can load some operands, and ``cp.async`` all others."""
         schedule, product, what = facts.schedule, facts.form.sum, 'staging="mixed"'
         copied = [side for side in facts.sides if not facts.is_carried(side)]
         if not copied:
@@ -452,7 +452,7 @@ SETS = 2
 
 
 def part_depth(dtype: DType) -> int:
-    """Depth of a part: a row of 128 bytes in the multiplied dtype, so that parts of B are whole panels."""
+    """Depth of a part along K: 128 bytes of the multiplied dtype, so that parts of B are whole boxes."""
     return ROW_BYTES // dtype.bytes
 
 
@@ -561,7 +561,7 @@ class DecodingBulk(BulkStaging):
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """A part of operand A before it is decoded, and the sets of decoded registers."""
+        """Registers of a thread for one part of operand A before decoding, and for `SETS` decoded parts."""
         kind, rows_m = facts.schedule.atom.a_dtype, facts.form.rows_m
         values = facts.mma.a(part_depth(kind)).size_values
         raw = sum(-(-values * factor.dtype.bytes // 4) for factor in rows_m)
@@ -569,7 +569,7 @@ class DecodingBulk(BulkStaging):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Sets of registers take turns at the parts of a tile, so that the parts fill all sets."""
+        """A reason if the number of parts of a tile is no multiple of `SETS`."""
         (m, n, k), depth = facts.tile, SETS * part_depth(facts.schedule.atom.a_dtype)
         if k % depth:
             text = (

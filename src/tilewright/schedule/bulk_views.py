@@ -130,7 +130,7 @@ def _against_boxes(
         extents: extents of the array.
         spec: the array's class.
         transforms: the transforms that make the view.
-        order: the view's dimensions of a tile, the contiguous one last.
+        order: the dimensions of the view that a tile spans, the contiguous one last.
         shape: the tile's extents, in this order.
     """
     steps = [
@@ -178,7 +178,7 @@ def aside() -> Iterator[None]:
 
 
 def anywhere(name: str = "place") -> Index:
-    """An unknown place that is not negative."""
+    """A symbolic index of at least 0."""
     return Scalar(Sym(name, 0, 2**31 - 1))
 
 
@@ -200,7 +200,7 @@ def against_bulk(tensor: Tensor, dtype: DType, *, stored: bool) -> tuple[str, ..
 
 
 def against_row(tensor: Tensor) -> tuple[str, ...]:
-    """Reasons why no bulk copy loads a tile of one row to neighbours in shared memory.
+    """Reasons why no bulk copy loads a tile of one row into consecutive elements of shared memory.
 
     Call it within `aside`.
 

@@ -64,18 +64,20 @@ CHOOSERS: TargetParts[Chooser] = TargetParts(
 """The chooser of each target."""
 
 MOST_STAGES = 16
-"""Stages of a ring whose tiles are less deep than proposed, at most."""
+"""Most stages of a ring whose tiles are made less deep, because a scale covers fewer elements of K."""
 
 MASKED_TILES = 8
-"""Tiles of a CPU along an extent, at least, if masks leave out tiles: those that a diagonal cuts are computed
-whole, an eighth of a triangle more."""
+"""Least number of tiles along an extent on a CPU if masks leave out tiles.
+
+Tiles that a diagonal cuts are computed whole; with 8 tiles this adds an eighth of a triangle.
+"""
 
 SCALED_BAND = 16
 """Rows of tiles that follow each other if sums have scales: on an H200 1 to 5 per cent faster than 8."""
 
 
 def choose(question: Question) -> Schedule:
-    """A good schedule for a problem on a machine."""
+    """Return the first proposed schedule for a problem on a machine."""
     return next(proposals(question)).schedule
 
 
@@ -225,8 +227,8 @@ def _mirrored(question: Question, made: Schedule) -> Schedule | None:
 def _with_several_results(question: Question, made: Schedule) -> Schedule | None:
     """A legal schedule whose buffers for all results fit; None if another rule refuses it.
 
-    Fewer buffers of each result come before fewer stages: a group waits for a buffer once for each slice of a
-    tile, and for a stage in each step.
+    It reduces the buffers of each result before the stages: a group waits for a buffer once for each slice
+    of a tile, but for a stage in each step.
     """
     asked = question.form, question.classes, question.arch
     tried = [replace(made, buffers=count) for count in range(made.buffers, 0, -1)] or [made]
@@ -273,7 +275,7 @@ def _with_row_sums(question: Question, schedule: Schedule) -> Schedule | None:
 
 
 MOST_INNER_SUMS = {True: 48, False: 160}
-"""Registers of a thread for all sums, at most, by whether it multiplies and adds itself.
+"""Most registers of a thread for all sums; the key says whether the instruction is ``fma``.
 
 With 192, ptxas of CUDA 13.0 spilled 52 registers (128 x 128 tiles of bf16 on sm_80, 64 columns of an inner
 product), and with 72 multiply-adds 261 (128 x 128 tiles of f32, 16 columns).
@@ -305,7 +307,7 @@ def _with_inner(question: Question, schedule: Schedule, *, spills: bool) -> Sche
     depth = made.block_k
     if case.is_swizzled and made.width > depth:
         made = replace(made, tile=(*made.tile[:2], -(-made.width // depth) * depth))
-    # A schedule may deal out the copies of a large tile, or hold its parts in registers.
+    # Fields that distribute the copies of the proposed tile may not suit this one: also try their defaults.
     plain = replace(made, k1=(0, 0), extra_rows=(0, 0), dealt=((0, 0), (0, 0)), turned="")
     tried = [*(replace(made, stages=stages) for stages in range(made.stages, 0, -1)), plain]
     if case.staging.by_parts:
@@ -320,7 +322,7 @@ def _with_inner(question: Question, schedule: Schedule, *, spills: bool) -> Sche
 
 
 def _scaled(question: Question, made: Schedule) -> Schedule | None:
-    """A legal schedule for sums that are multiplied by scales, as deep as the scales allow; else None."""
+    """A legal schedule whose tiles are at most as deep as one scale reaches along K, or None."""
     every, asked = question.form.scaled_every, (question.form, question.specs, question.arch)
     depth = gcd(made.block_k, every)
     if depth < made.block_k:  # a ring of the same size
@@ -330,7 +332,7 @@ def _scaled(question: Question, made: Schedule) -> Schedule | None:
         made = replace(made, promote=every // depth)
     if made.group_m:
         made = replace(made, group_m=SCALED_BAND)
-    # Scales that come with their operand may leave room for one stage less.
+    # Buffers of scales may leave room for one stage less.
     fewer = replace(made, stages=max(made.stages - 1, 1)) if made.by_bulk else made
     legal = (tried for tried in (made, fewer) if not reasons(with_fallback(tried, *asked)[0], *asked))
     return next(legal, None)
@@ -339,10 +341,10 @@ def _scaled(question: Question, made: Schedule) -> Schedule | None:
 # ---------------------------------------------------------------- lists of arrays
 
 LISTED_BLOCKS = 2
-"""Blocks for each processor of a grid for lists of arrays, at most."""
+"""Most blocks on each processor in a grid for lists of arrays."""
 
 LISTED_ROWS, LISTED_COLUMNS, LISTED_STAGES = 64, 128, 4
-"""Rows of a group of four warps, columns, and stages if threads copy; measured on an H200."""
+"""Rows of a warpgroup, columns of a tile, and stages, if threads copy lists; measured on an H200."""
 
 
 def schedule_of_lists(question: Question) -> Schedule:
@@ -407,7 +409,8 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
 # ---------------------------------------------------------------- a request to split K
 
 Turn: TypeAlias = tuple[tuple[bool, bool, bool], float, int, Candidate, Candidate]
-"""Doubts about an estimate, the estimate, a number, a candidate, and a way to split K under it."""
+"""A queued candidate: doubts about its estimate, the estimate, its number, the candidate that does not split
+K, and the candidate that does."""
 
 INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma", "dots")
 """Instructions that multiply, the fastest for any number of rows first."""
@@ -466,7 +469,7 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
 def _in_one_order(question: Question, found: list[Candidate]) -> list[Candidate]:
     """The candidates that share the best instruction and order of additions, whatever the number of rows.
 
-    Threads of a GPU keep their sums from step to step.  Processors and the reference add up the products of
+    Threads of a GPU keep their sums from step to step.  CPUs and the reference add up the products of
     a step before they add the steps, so there the depth of a step is part of the order, and so is whether
     complex operands change places.
     """

@@ -20,7 +20,7 @@ from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.sides import width
 
 READ_MULTIPLY_ADDS = 4
-"""Multiply-adds of a processor in the time in which it writes and reads one sum of a part; a guess."""
+"""Time of a CPU to write and read one partial sum, in multiply-adds; a guess."""
 
 SCHEDULERS = 4
 """Warp schedulers of a multiprocessor, each with a quarter of its warps."""
@@ -192,7 +192,7 @@ class BulkEstimate(Estimate):
         busy = load.step_bytes / self.bytes_per_us, rows / 64 * columns * lines * self.line_us
         outside = sum((side.extent - side.inside) * side.row_bytes for side in load.sides) // ROW_BYTES
         decoding = 0.0
-        if load.question.decodes:  # the operand along the rows of a tile, by each group
+        if load.question.decodes:  # each group decodes its rows of the tile
             decoded = rows // schedule.groups * (1 + self.shared_decode * (schedule.groups - 1))
             along_k = load.question.majors[1 if schedule.swap_ab else 0] == "k"
             decoding = lines * decoded / 64 * self.decode_us[along_k]
@@ -203,7 +203,7 @@ class BulkEstimate(Estimate):
         return steps * step + (1 if schedule.blocks else rounds) * tile
 
     def meeting_us(self, load: Load) -> float:
-        """Time to add up the sums of the parts of K; on a processor in multiply-adds."""
+        """Time to add up the sums of the parts of K; on a CPU, in multiply-adds."""
         question, schedule, parts = load.question, load.schedule, load.parts
         if parts <= 1 and not load.is_stream:
             return 0.0
@@ -302,7 +302,7 @@ class FmaEstimate(CopiesEstimate):
     With few warps a scheduler waits for latencies, and with less than one warp it is idle.
 
     Args:
-        issued: cycles of a multiply-add of a warp, because not all find their registers in time.
+        issued: cycles of a multiply-add of a warp; more than 1, because its registers are not always ready.
         waiting: cycles that a scheduler's only warp waits for each multiply-add.
         hiding: power of the number of warps by which these cycles are divided.
         reading: cycles of each wavefront that is read from shared memory.
@@ -311,7 +311,7 @@ class FmaEstimate(CopiesEstimate):
         storing: cycles of an access of a warp that stores results from registers.
         in_rows: factor of these cycles if results are stored in whole rows, through shared memory.
         starting: cycles of a block before its first step, for each of these copies of one warp in all stages.
-        several: whether it is for several products, as of complex numbers, and not for one.
+        several: whether the model serves forms of several products, such as complex ones, or of one.
     """
 
     waiting: float

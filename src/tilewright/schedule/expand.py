@@ -36,14 +36,16 @@ from tilewright.schedule.sources import sources_of, with_numbers
 from tilewright.schedule.work import SentShards, Shards, Work
 
 Inner: TypeAlias = Mapping[Node, tuple[Callable[[Fragment], Fragment], Index]]
-"""For each operand that follows from an inner product a function from its sums to the operand, and the extent
-of its columns.  Several operands may follow from one product."""
+"""Maps each operand that follows from an inner product to a function and an extent.
+
+The function computes the operand from the sums.  The extent is the operand's number of columns.
+"""
 
 # ---------------------------------------------------------------- extents that are whole tiles
 
 
 def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arrays, cut to whole tiles along the dimensions that a schedule declares whole.
+    """Return the arguments, with arrays cut to whole tiles along the dimensions of `Schedule.whole`.
 
     The launch requires that nothing is cut off.
 
@@ -206,8 +208,9 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
 def starts_early(schedule: Schedule) -> bool:
     """Whether a kernel may start before the previous one ends, if its flow allows that.
 
-    A block of bulk copies fills a multiprocessor.  Several other blocks fit into one: if they start while the
-    previous kernel still fills the others, they crowd into the first that have room.
+    A block that loads by bulk copies fills a multiprocessor.  Several blocks of another kind fit into one: if
+    they start while the previous kernel still occupies most multiprocessors, they crowd into the few free
+    ones.
     """
     return schedule.by_bulk
 
@@ -222,10 +225,10 @@ def _run(
     inner: Inner,
     sent: SentShards | None,
 ) -> None:
-    """Write the loop of one agent over its tiles, each with one main loop after the other.
+    """Write the loop of one agent over its tiles; each tile runs the main loops in order.
 
     Args:
-        loops: the agent, in the stagings of all main loops.
+        loops: the agent as the staging of each main loop made it.
         partition: the tiles.
         reduction: how parts of K come together.
         epilogue: how results are stored.
@@ -260,7 +263,8 @@ def _run(
                             epilogue.prepare(values[1])
 
                 copies = epilogue.schedule.unroll if multiplies else 1
-                *pieces, last = _pieces(partition, work)
+                # Each loop has its own piece of the tile.
+                *pieces, last = [work] if partition.problem is None else partition.problem.pieces(work)
                 for number, piece in enumerate(pieces):
                     one = loops[number]
                     main_loop(one.verbs(piece, sums), piece.steps, one.parts, copies=copies)
@@ -288,7 +292,7 @@ def _run(
 def _sent(
     form: Form, schedule: Schedule, arguments: Mapping[str, Any], partition: Partition
 ) -> SentShards | None:
-    """The shards of the result that other ranks wait for."""
+    """The shards of the result that other ranks wait for, or None."""
     made, problem = form.flow.departure, partition.problem
     if made is None or problem is None:
         return None
@@ -301,7 +305,7 @@ def _sent(
 
 
 def _await_shards(agent: Agent, shards: Sequence[Shards], work: Work) -> None:
-    """Wait for the shards of a tile, at the lines at which the author says that they arrive."""
+    """Wait for the shards that a tile reads; each wait gets the author's line that declares the arrival."""
     for one in shards:
         with made_by("staging", one.made):
             one.wait(work)
@@ -309,17 +313,12 @@ def _await_shards(agent: Agent, shards: Sequence[Shards], work: Work) -> None:
         agent.arrived()
 
 
-def _pieces(partition: Partition, work: Work) -> list[Work]:
-    """The pieces of a tile, one for each loop."""
-    return [work] if partition.problem is None else partition.problem.pieces(work)
-
-
 def _end_loop(
     agent: Agent, form: Form, number: int, sums: Any, piece: Work, scales: Mapping[Rescale, Any], inner: Inner
 ) -> None:
     """Complete the sums of a loop, multiply totals that are scaled after it, and write inner products.
 
-    The operands that follow from inner products are written between two meetings of the warps.
+    The warps write the operands that follow from inner products between two barriers.
     """
     span = form.depths[number]
     with made_by("promote"):
@@ -341,7 +340,7 @@ def _end_loop(
 
 
 def _serve(helper: Helper, partition: Partition, form: Form) -> None:
-    """Write the loop of warps that only take part in the epilogue over their tiles."""
+    """Write the loop over tiles of the warps that only run the epilogue."""
     store = form.stores[0]
     with made_by("epilogue", store), helper.role() as group:
         for work in each_made_by("blocks", partition.items(helper.each, group), store):

@@ -47,7 +47,7 @@ def same(one: Node, other: Node) -> bool:
 
 
 def run_along(part: ArrayPart, span: Span) -> int | None:
-    """Neighbours along a span that share one element of the array; None: all of them.
+    """Number of neighbours along a span that share one element of the array; None: all of them.
 
     Args:
         part: a part of an array, or of a view that repeats its elements.
@@ -70,7 +70,7 @@ def without_repeats(part: ArrayPart) -> ArrayPart:
 
 
 Places = Mapping[Span, Index | slice]
-"""For some spans an index, or a range of indices."""
+"""Maps some spans to an index, or to a range of indices."""
 
 EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
 
@@ -82,8 +82,8 @@ class Scale:
     Args:
         part: the array of scales, and its spans.
         view: the part, or a conversion of it.
-        run: neighbours along K that share a scale.
-        rows: rows of the operand that share a scale.
+        run: number of neighbours along K that share a scale.
+        rows: number of rows of the operand that share a scale.
     """
 
     part: ArrayPart
@@ -333,7 +333,7 @@ def _inner(product: Sum, side: int, m: Span, n: Span) -> InnerProduct:
     """The operand of a product that is computed from the sum of another one.
 
     Raises:
-        TraceError: other values than one product with the same rows, and numbers, enter it.
+        TraceError: it depends on other values than one product with the same rows, and numbers.
     """
     view = plain((product.a, product.b)[side])
     row, depth = (m, n)[side], product.span
@@ -370,7 +370,7 @@ class SumInTotal:
 
 
 def _signs(flow: Flow) -> dict[int, SumInTotal]:
-    """The term of every sum, by its `id`."""
+    """Map the `id` of every sum to its term in a total."""
     used = Counter(id(one) for node in flow.walk() for one in node.arguments)
     used.update(id(store.value) for store in flow.stores)
     found: dict[int, SumInTotal] = {}
@@ -397,7 +397,7 @@ def _signs(flow: Flow) -> dict[int, SumInTotal]:
             (left, first), (right, second) = (terms_of(one, node.dtype) for one in node.given)
             spans = [{term.sum.span for term in some} for some in (left, right)]
             is_scaled = any(term.scale for term in (*left, *right)) or not (first is second is None)
-            # A total is scaled between two loops, once; a product of a product comes after that product.
+            # A total is scaled once, between two loops: scaled sums come first, and cannot read other sums.
             scaled = [one.sum for one in (right if first is None else left)]
             is_late = any(
                 isinstance(one, Sum) for of in scaled for side in (of.a, of.b) for one in walk(side)
@@ -455,7 +455,7 @@ def _depths(
 
 
 def _positive(node: Node, product: Sum) -> tuple[Node, bool]:
-    """An operand without negations, and whether it was negated; integers keep theirs."""
+    """An operand without negations, and whether it was negated; integers keep their negations."""
     negative = False
     while isinstance(node, Rearrange) or (_is_negated(node) and product.dtype.is_float):
         negative ^= _is_negated(node)
@@ -565,7 +565,7 @@ def plain(node: Node) -> Node:
 
 
 def unmasked(node: Node) -> Node:
-    """A value without choices of it or 0."""
+    """A value without masks: ``value`` of ``select(mask, value, 0)``."""
     node = plain(node)
     while isinstance(node, Map) and node.function == "select":
         _, value, other = (plain(one) for one in node.given)

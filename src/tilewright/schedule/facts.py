@@ -24,7 +24,7 @@ Reasons: TypeAlias = Iterator[tuple[str, str, str, Node | Store | Arrival | Depa
 
 
 def against_waits(flow: Flow, arch: Arch) -> Reasons:
-    """Reasons to refuse operands that arrive: a processor does not wait for other processes."""
+    """Reasons to refuse operands that arrive in shards: a CPU kernel does not wait for other processes."""
     target = owner(arch.name)
     if flow.arrivals and target.machine_code and not target.warps:
         first, text = flow.arrivals[0], f"blocks of {arch.name} wait only for blocks of the same launch"
@@ -153,7 +153,7 @@ class ScheduleFacts:
         return next(self.against_load(side), None) is None
 
     def has_parts(self, side: OperandSide) -> bool:
-        """Whether the blocks of a cluster copy equal parts of an operand."""
+        """Whether the blocks of a cluster can copy equal parts of an operand."""
         return max(side.sharing, 1) * side.rows % self.parts(side) == 0
 
     def parts(self, side: OperandSide) -> int:
@@ -161,7 +161,7 @@ class ScheduleFacts:
         return self.schedule.cluster[1 if side.label == "A" else 0]
 
     def copied_rows(self, side: OperandSide) -> int:
-        """Rows of an operand's tile that a group copies, or the block."""
+        """Rows of an operand's tile that one alternating group copies, or else the block."""
         return side.rows // self.schedule.cooperating if self.schedule.alternates and side.at else side.rows
 
     def goes_past(self, side: OperandSide) -> bool:
@@ -170,13 +170,13 @@ class ScheduleFacts:
 
     @cached_property
     def run(self) -> int:
-        """Neighbours along K of packed operands that a lane multiplies; 0: the order of the instruction."""
+        """Neighbours along K of packed operands that a lane multiplies; 0: as the instruction orders them."""
         if not self.schedule.staging_class.by_parts:
             return 0
         return common_run(self.schedule.atom, self.tile[2], self.tiles)
 
     @property
     def part_depth(self) -> int:
-        """Depth of the parts for which two sets of registers take turns."""
+        """Depth along K of a part of a tile; two sets of registers take turns at the parts."""
         atom = self.schedule.atom
         return self.run * lanes_along_k(atom.a) if self.run else atom.shape[2]

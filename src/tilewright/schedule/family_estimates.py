@@ -13,7 +13,7 @@ from tilewright.schedule.load import Load, memory_us, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
 
 COLUMN_US = 0.00277
-"""Time of a column of 64 rows times 128 bytes of K on one multiprocessor; the same for all dtypes."""
+"""Time of 64 rows by one column along 128 bytes of K on one multiprocessor; the same for all dtypes."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class FormEstimate(Estimate):
         latency_us: time of a step of a block that has a multiprocessor to itself.
         busy_us: time of a step if several blocks share a multiprocessor.
         depth: depth of a tile along K, in units of 128 bytes.
-        row_us: time of 128 bytes of a row of A, and of B, from the second-level cache, which all
+        row_us: time to load 128 bytes of a row of A, and of B, from the second-level cache, which all
             multiprocessors share.
         promotion: relative additional time of 128 bytes along K if sums are promoted.
         memory: time of the operands' bytes, relative to the memory's rate.

@@ -34,10 +34,10 @@ Roles: TypeAlias = Sequence[tuple[Any, Callable[[Index], Iterator[Work]]]]
 """The agents that multiply, each with a function from the number of a group to the tiles of the block."""
 
 FAN = 12
-"""Parts whose sums one block adds up."""
+"""Most parts whose sums one block adds up in one round."""
 
 LEAST_SHARE = 8
-"""Columns of a block's share of a tile, at least."""
+"""Least number of columns of a block's share of a tile."""
 
 IN_FLIGHT = 64
 """Registers of each thread for values of other parts that are read before the first of them is added."""
@@ -63,7 +63,7 @@ class SplitReduction(ReductionTraits):
 
     @classmethod
     def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
-        """The reduction in the kernel that is written.
+        """Return the reduction of the traced kernel, with its memory.
 
         Args:
             schedule: the schedule.
@@ -92,7 +92,7 @@ class SplitReduction(ReductionTraits):
             totals: its sums.
             values: values of the tile and of its slices, for the epilogue.
             epilogue: stores results.
-            store: the result to which operations belong.
+            store: the result whose source line the recorded operations get.
         """
         with made_by("epilogue", store):
             epilogue.store(*values, totals)
@@ -163,7 +163,7 @@ class Fixup(SplitReduction):
 
     @classmethod
     def rounds(cls, schedule: Schedule) -> int:
-        """Rounds in which parts are added up, at most."""
+        """Most rounds in which parts are added up."""
         return 1
 
     def end_tile(
@@ -353,7 +353,7 @@ class TurnstileSums(Fixup):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Parts come one after the other."""
+        """A reason against ``split_k="stream"``, whose blocks would wait for each other."""
         if facts.schedule.is_streamed:
             text = 'with split_k="stream" the first part of a share is the one that other blocks await'
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum

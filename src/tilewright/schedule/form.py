@@ -198,7 +198,7 @@ class Form:
 
     @property
     def bounded(self) -> Span | None:
-        """The summed span, if it has groups; a flow with one has no other summed spans."""
+        """The summed span if it has groups, else None.  Loops over several spans have no groups."""
         return self.depths[0] if self.depths[0].groups is not None else None
 
     def ends_within(self, depth: int) -> bool:
@@ -212,7 +212,7 @@ class Form:
 
     @property
     def scaled_every(self) -> int:
-        """Neighbours along K that share their scales; 0: no operand has scales."""
+        """Number of neighbours along K that share their scales; 0: no operand has scales."""
         return gcd(*(factor.scale.run for factor in self.factors if factor.scale is not None))
 
     @property
@@ -227,7 +227,7 @@ class Form:
 
     @cached_property
     def mirrored(self) -> tuple[Store, ...]:
-        """The stores above the diagonal: the second of an array, with rows and columns exchanged."""
+        """The stores above the diagonal: the second store of an array, with rows and columns exchanged."""
         arrays = [store.operand for store in self.stores]
         return tuple(store for at, store in enumerate(self.stores) if store.operand in arrays[:at])
 
@@ -428,7 +428,7 @@ def of_matrices(flow: Flow) -> Flow:
     """The same flow with two tiled dimensions if it has one: vectors become matrices of one column.
 
     A matrix by a vector is ``y[m, one] = sum_k A[m, k] * x[k, one]``; a vector by a matrix is its transpose.
-    A vector that meets another one is repeated along the tiled dimension.
+    If both operands of a sum are vectors, one of them is repeated along the tiled dimension.
     """
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     if len(inner) != 1 or not flow.sums:
@@ -534,7 +534,7 @@ def added_arrivals(form: Form) -> tuple[Arrival, ...]:
 
 
 def has_slices(form: Form) -> bool:
-    """Whether results are known slice by slice: nothing is reduced, or stored along one dimension."""
+    """Whether slices of results are independent: nothing is reduced, or stored along one dimension only."""
     whole = {form.m, form.n}
     return all(whole <= {*store.at} for store in form.stores) and not any(
         isinstance(node, Reduce) for node in form.flow.walk()
@@ -589,7 +589,7 @@ def shift_of(node: Reduce) -> tuple[Reduce, str] | None:
 
 
 def merged_rows(flow: Flow, operand: Operand) -> int:
-    """Neighbours of a view that lie within one chosen row: those that are merged with it; 0 without them."""
+    """Number of elements of each gathered row that a later merge puts side by side; 0 without a merge."""
     arrays = (one for one in flow.parameters if isinstance(one, Operand))
     shape = next(one.shape for one in arrays if one.name == operand.name)
     view, found, is_chosen = View.strided(shape, (0,) * len(shape)), 0, False

@@ -239,7 +239,7 @@ class Fragments(CpAsync):
             decoded[step.part % 2].assign(source.decoded(taken, work, step, block_k, row, stage))
 
     def _beside(self, work: Work, step: LoopStep) -> list[Move]:
-        """The copies of side arrays that lie in the ring."""
+        """The copies of side arrays into the ring."""
         stage, tile, found = self._stage(work, step), work.segment.begin + step.index, []
         block_k, most = self.schedule.block_k, self.schedule.mma.threads
         for source in self.sources if self.run else ():
@@ -288,7 +288,7 @@ class AlongK(Fragments):
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """All groups; after the K loop the first one only."""
+        """Open the role of all groups; after the K loop, of the first group only."""
         schedule = self.schedule
         warps = schedule.mma.threads // current().lanes
         with role(warps=warps, groups=1 if again else schedule.groups, first=0) as group:

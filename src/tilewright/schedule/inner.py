@@ -39,7 +39,7 @@ def inner_unit(schedule: Schedule) -> int:
 
 
 def _is_narrowed(atom: MmaAtom) -> bool:
-    """Whether lanes that multiply and add have fewer columns of an inner product than of the result."""
+    """Whether a lane may have fewer columns of an inner product than of the result, as with ``fma``."""
     return atom.instruction == "fma" and atom.lanes > 1
 
 
@@ -66,8 +66,8 @@ def is_swizzled(schedule: Schedule) -> bool:
 def schedule_of(loop: Form, schedule: Schedule) -> Schedule:
     """The schedule of one loop.
 
-    A loop along the columns of an inner product has one step.  Bulk copies fill the same ring for it ahead of
-    time; threads copy its tile, and meet.
+    A loop along the columns of an inner product has one step.  Bulk copies load its tile into the same ring
+    ahead of time.  Without them threads copy the tile, and wait at a barrier.
 
     Args:
         loop: the form of the loop.
@@ -118,7 +118,7 @@ class InnerPlan:
         return found
 
     def clear(self, group: Index) -> None:
-        """Fill the columns of a group's operand that no sum has with 0."""
+        """Zero the columns of a group's operand after the last column of its sums."""
         tile = self.tile(group)
         if tile.shape[1] > self.mma.tile[1]:
             zero_after(tile, self.mma.tile[1], self.mma.threads)

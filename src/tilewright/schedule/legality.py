@@ -52,7 +52,7 @@ from tilewright.schedule.skipping import kept_results, square
 
 
 def reduced(case: ScheduleOnMachine) -> Reasons:
-    """One group has all of a reduced dimension in its tile, and more than one element of it."""
+    """A reduced dimension lies within the tile of one group, which has more than one element along it."""
     for node in case.form.flow.walk():
         if not isinstance(node, Reduce):
             continue
@@ -71,7 +71,7 @@ def reduced(case: ScheduleOnMachine) -> Reasons:
 
 
 def rows_added_up(case: ScheduleOnMachine) -> Reasons:
-    """The warps that multiply an operand add up its rows, along all of K, from memory or from registers."""
+    """Sums of rows of operands need warps with all of K, and with the same rows as the accumulators."""
     schedule, form = case.schedule, case.form
     for node in form.row_sums:
         what = f"{node.variable or 'a value'} is the sum of rows of {node.part.operand.name}"
@@ -88,7 +88,7 @@ def rows_added_up(case: ScheduleOnMachine) -> Reasons:
 
 
 MOST_INNER = 256
-"""Columns of an inner product, at most; under the swizzle they lie within the depth of a tile."""
+"""Most columns of an inner product without a swizzle; with one, the depth of a tile is the limit."""
 
 
 def inner_products(case: ScheduleOnMachine) -> Reasons:
@@ -132,7 +132,7 @@ def inner_products(case: ScheduleOnMachine) -> Reasons:
 
 
 def reduced_across(case: ScheduleOnMachine) -> Reasons:
-    """Reductions across tiles reduce each tile once, and combine the results."""
+    """Reductions across tiles combine one result of each tile, so the kernel must allow partial results."""
     schedule, form = case.schedule, case.form
     if not schedule.across:
         return
@@ -346,7 +346,7 @@ def strategies(case: ScheduleOnMachine) -> Reasons:
 
 
 def bypassed(case: ScheduleOnMachine) -> Reasons:
-    """Threads multiply an operand that bypasses shared memory from registers."""
+    """An operand that bypasses shared memory is multiplied from the registers of the threads that load it."""
     bypass, product = case.schedule.bypass, case.form.sum
     if not bypass:
         return
@@ -391,7 +391,7 @@ def roles_of_warps(case: ScheduleOnMachine) -> Reasons:
 
 
 def split_k(case: ScheduleOnMachine) -> Reasons:
-    """Blocks compute parts of K, and their partial sums come together."""
+    """Split K must agree with the blocks, roles, clusters and reduction of the schedule."""
     schedule, product = case.schedule, case.form.sum
     split = schedule.split_k
     if not schedule.is_split:
@@ -639,11 +639,12 @@ def with_fallback(
     """Replace bulk copies by the fallback engine if they cannot carry an operand.
 
     The instruction and the tile stay.  If bulk copies carry one operand, and rows of the other begin at
-    multiples of 16 bytes, threads of the copying warps copy the other one in the background, but not for
-    groups of rows: on an H200 two products of 8 groups of 1024 chosen rows, 4096 by 14336, take 4825 us so,
-    and 3728 as follows.  Otherwise the groups of warps that multiplied become one group that also copies: by
-    ``cp.async`` if rows begin at multiples of 4 bytes, else through registers.  The ring keeps the stages for
-    which shared memory has room in addition to the epilogue's buffers.
+    multiples of 16 bytes, threads of the copying warps copy the other one by ``cp.async``
+    (``staging="mixed"``).  Grouped rows do not use this staging: on an H200 two products of 8 groups of 1024
+    chosen rows, 4096 by 14336, take 4825 us with it, and 3728 us without.  Otherwise the groups of warps that
+    multiplied become one group that also copies: by ``cp.async`` if rows begin at multiples of 4 bytes, else
+    through registers.  The ring keeps the stages for which shared memory has room in addition to the
+    epilogue's buffers.
 
     Args:
         schedule: the schedule.
@@ -661,7 +662,7 @@ def with_fallback(
     obstacles = {side.factor.name: next(case.against_load(side), None) for side in case.sides}
     kept = [reason for reason, _ in filter(None, obstacles.values())]
     kept += filter(None, (against_groups(case, side) for side in case.sides))
-    if not kept:  # results that threads store have notes alone
+    if not kept:  # threads store some results: the schedule stays, and gets notes
         why: dict[str, str] = {}
         for store, reason in case.epilogue.against_bulk(case):
             why.setdefault(store.operand.name, reason)

@@ -32,13 +32,13 @@ from tilewright.symbolic.nodes import Int
 from tilewright.views.transforms import AsStrided
 
 TABLE = "table"
-"""The kernel's parameter for the table: i64, a row for each item; more rows are not read."""
+"""The kernel's parameter for the table: i64, a row for each item; later rows are not read."""
 
 COUNT = "count"
 """The kernel's parameter for the number of items."""
 
 LAST, SIZES, PLACES = 0, 1, 4
-"""Columns of the table: tiles up to an item's last, its extents M, N and K, and the places of its arrays."""
+"""Columns of the table: the number of tiles up to an item's last, its extents M, N, K, and its arrays."""
 
 
 def map_columns(ranks: Mapping[str, int], mapped: Collection[str]) -> dict[str, int]:
@@ -182,7 +182,7 @@ class ListTiles(Partition):
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """Each batch item has its own arrays."""
+        """Whether each batch item has its own arrays."""
         return form.lists
 
     @classmethod
@@ -251,14 +251,12 @@ class ListTiles(Partition):
         form, found = self.form.arranged(False), {}  # the table names extents as the author does
         for at, extent in enumerate((form.m.extent, form.n.extent, form.a.depth.extent)):
             known = ((one.spec, one.lengths) for one in self.lists)
-            divisors = (  # of the extents of all items
+            divisors = (  # each divides the extents of all items
                 spec.extent_divisors[dim + 1]
                 for spec, lengths in known
                 for dim, length in enumerate(lengths)
                 if length == extent
             )
             place = self.table[item, SIZES + at]
-            found[extent] = index(
-                place, 0, MOST + 1, multiple=lcm(*divisors)
-            )  # divide the extents of all items
+            found[extent] = index(place, 0, MOST + 1, multiple=lcm(*divisors))
         return found

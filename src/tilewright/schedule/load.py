@@ -30,7 +30,10 @@ MOST_BLOCKS = 32
 """Resident blocks of a multiprocessor, at most."""
 
 SYSTEM_BYTES = 1024
-"""Shared memory that the system takes for each block; a multiprocessor has room for one more of these."""
+"""Bytes of shared memory that the system takes for each block.
+
+A multiprocessor has this much more than one block may declare.
+"""
 
 VECTOR = 4
 """Elements along K that a thread reads at once for multiply-adds."""
@@ -39,7 +42,7 @@ FMA_REGISTERS = 48
 """Registers of a thread with multiply-adds, besides its sums and its operands of four steps."""
 
 WHOLE_REGISTERS = 32
-"""The same for several products with their whole K."""
+"""Like `FMA_REGISTERS`, for several products without split K."""
 
 SUM_REGISTERS, TENSOR_REGISTERS = 4, 40
 """Registers of a thread that splits K with tensor cores: for each of its sums, because it also reads and adds
@@ -200,7 +203,7 @@ class Load:
 
     @property
     def held_bytes(self) -> int:
-        """Shared memory of a block, about: the ring and the results."""
+        """Approximate bytes of shared memory of a block: the ring and the results."""
         rows, columns, _ = self.schedule.tile
         ring = self.schedule.stages * sum(side.extent * side.row_bytes for side in self.sides)
         stored = sum(store.operand.dtype.bytes for store in self.question.form.stores)
@@ -289,7 +292,7 @@ class Load:
 class DealtLoad(Load):
     """The work if the steps of all tiles were dealt out to as many blocks as run at once.
 
-    It is that of a stream with this number of blocks, without the schedule of one.
+    Its counts are those of a stream with this number of blocks.
     """
 
     @property

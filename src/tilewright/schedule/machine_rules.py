@@ -233,7 +233,7 @@ def near_divisor(value: int, whole: int) -> int:
 
 
 def together(case: ScheduleOnMachine) -> Reasons:
-    """Tiles consist of whole K1, and threads fill them."""
+    """The depth of a tile is a multiple of K1, the staging can fill this layout, and extra rows need a K1."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
         k1, extra, depth = schedule.k1[side.at], schedule.extra_rows[side.at], case.tile[2]
@@ -320,7 +320,7 @@ def _against(case: ScheduleOnMachine, side: OperandSide) -> str:
 
 
 def grouped(case: ScheduleOnMachine) -> Reasons:
-    """Blocks find the tiles of groups by their numbers, one by one."""
+    """Grouped rows: refuse fields that need the sizes of groups, which are known only on the device."""
     schedule, span = case.schedule, case.form.flow.grouped
     if span is None:
         return

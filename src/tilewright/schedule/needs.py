@@ -126,7 +126,7 @@ def shared_by_loops(loops: Iterable[Sequence[Buffer]]) -> list[Buffer]:
 
 
 def taken(free: Sequence[Buffer], wanted: Buffer) -> Buffer | None:
-    """The first of some buffers that differs from the wanted one in its name at most; None without one."""
+    """The first free buffer that equals the wanted one apart from its name, or None."""
     return next((one for one in free if replace(one, name=wanted.name) == wanted), None)
 
 

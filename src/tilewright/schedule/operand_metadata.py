@@ -49,9 +49,9 @@ class OperandMetadata:
 
     Args:
         factor: the operand.
-        views: for each side array a function from a tile of the result to its rows and k, or one of them.
-        groups: for each side array with groups along K the same without repetitions, (rows, groups).
-        first: any tile of the result.
+        views: for each side array a function from a tile of the result to the array over (row, k), row or k.
+        groups: for each side array with groups along K a function to the array over (row, group).
+        first: any tile of the result, for the dtype and layout of a side array.
         rings: rings that hold tiles of side arrays with groups, by the name of the array.
     """
 

@@ -102,7 +102,7 @@ FUNCTIONS = {"convert", "add", "sub", "mul"}
 """Functions that decode operands as panels are packed."""
 
 RUN = 8
-"""Neighbours along K that share the elements of side arrays are a multiple of this."""
+"""The number of neighbours along K that share an element of a side array is a multiple of this."""
 
 DEEPEST = 128
 """Largest depth at which an f32 panel and the elements it is decoded from fit the first-level cache."""
@@ -119,7 +119,7 @@ def depth_for(runs: Sequence[int]) -> int:
     """Depth of tiles that consist of whole runs along K, or lie in one run; 0: runs are too short.
 
     Args:
-        runs: neighbours along K that share an element, for each side array.
+        runs: for each side array the number of neighbours along K that share an element.
 
     Example:
         >>> [depth_for([run]) for run in (32, 128, 96, 256, 40, 20, 4096)]

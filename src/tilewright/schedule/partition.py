@@ -24,7 +24,7 @@ from tilewright.schedule.skipping import NeededTiles, Skips
 from tilewright.schedule.work import RowGroups, Segment, ShardOrder, Shards, Work, natural
 
 MOST_SPLITS = 4096
-"""Parts of K."""
+"""Most parts of K."""
 
 LEAST_STEPS = 4
 """Fewest steps along K in a part that has its own block."""
@@ -42,7 +42,7 @@ class TiledProblem:
         of_steps: elements along K of a step, for each loop; one step has all columns of an inner product.
         tile: extents (m, n, k) of a tile.
         groups: groups of its rows or columns, instead of batches.
-        along_k: groups of its steps, and which of the leading dimensions numbers them.
+        along_k: groups along K, and the index of the leading dimension that numbers them.
         least: smallest number of steps along K; missing steps add zeros.
         skips: the tiles and steps that masks leave out; None: all tiles take all steps.
         mirrored: whether tiles below the diagonal are stored above it too.
@@ -76,7 +76,7 @@ class TiledProblem:
         leading = form.batch if form.flow.grouped is None else ()
         spans = (*leading, form.m, form.n, *form.depths)
         extents = {span: extent_of(form, arguments, span) for span in spans}
-        # A result along rows alone is stored without columns too, as if there were a tile of none.
+        # A result along rows alone is stored even if there are no columns: one tile of columns counts.
         m, n = (
             extents[span] if all(span in store.at for store in form.stores) else maximum(extents[span], 1)
             for span in (form.m, form.n)
@@ -86,7 +86,7 @@ class TiledProblem:
             if groups is None and span.groups is not None:
                 extent = extent_of(form, arguments, span)
                 groups = RowGroups.of(span.groups, arguments, dim, extent, schedule.tile[dim])
-        # If a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
+        # If a branch can skip a loop that decodes, ptxas serializes its wgmma: take at least one step.
         least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
         batch = tuple(extents[span] for span in leading)
         depths = tuple(extents[span] for span in form.depths)
@@ -154,7 +154,7 @@ class TiledProblem:
 
 
 def _shards(form: Form, schedule: Schedule, arguments: Mapping[str, Any], made: Arrival) -> Iterator[Shards]:
-    """The shards of an array in the kernel that is written, for each dimension of tiles that reads it."""
+    """The shards of an array that arrives, for each dimension of tiles that reads it."""
     counters, extent = arguments[made.counters.name], arguments[made.operand.name].shape[0]
     value, first = (integer_in(form.flow, arguments, one) for one in (made.value, made.first))
     rows = derived(maximum(ceil_div(extent, maximum(counters.shape[0], 1)), 1))
@@ -201,7 +201,7 @@ class TileOrder:
 
 
 class Partition:
-    """The tiles of a block, one after the other; also the partition of code that has no tiles.
+    """The tiles of a block, one after the other; this base class has no tiles.
 
     A subclass declares the schedules that it serves and what is against them, and yields `Work`.
     """
@@ -232,7 +232,7 @@ class Partition:
 
     @classmethod
     def of(cls, form: Form, schedule: Schedule, arguments: Mapping[str, Any]) -> Partition:
-        """The partition in the kernel that is written.
+        """Return the partition of the traced kernel.
 
         Args:
             form: the form of the computation.
@@ -262,7 +262,7 @@ class Partition:
 
 
 def against_unknown_tiles(facts: ScheduleFacts, what: str, near: str, batches: str) -> Reasons:
-    """Fields that need the number of tiles before the launch.
+    """Reasons against fields that need the number of tiles before the launch.
 
     Args:
         facts: the schedule on a machine.
@@ -332,7 +332,7 @@ class TilePartition(Partition):
             self.needed = let(natural(self.kept.needed))
 
     def _kept(self) -> NeededTiles | None:
-        """The needed tiles; those of a cluster count as one."""
+        """The needed tiles, or None; the tiles of a cluster count as one."""
         rows, columns = self.problem.tile[:2]
         skips = self.skips
         if not (isinstance(rows, int) and isinstance(columns, int)):
@@ -347,7 +347,7 @@ class TilePartition(Partition):
         return NeededTiles.of(skips.form, skips.arguments, tile, tiles, band)
 
     def _declare(self, count: Index) -> Index:
-        """The number of this block's cluster among ``count``."""
+        """Declare a grid of ``count`` clusters; return the number of this block's cluster."""
         if self.cluster == (1, 1):
             block: Index = block_index(count)
             return block
@@ -372,14 +372,14 @@ class TilePartition(Partition):
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
 
     def _turned(self, batch: tuple[Index, ...]) -> tuple[Index, ...]:
-        """The index along each leading dimension, if those of a chosen shard come first."""
+        """The index along each leading dimension, if the items of a chosen shard come first."""
         if (order := self.problem.order) is None or order.dim < 2:
             return batch
         at = order.dim - 2
         return (*batch[:at], order.turned(batch[at], self.problem.batch[at]), *batch[at + 1 :])
 
     def _steps_of(self, m: Index, n: Index) -> tuple[Index, Index]:
-        """The first step of a tile that masks do not leave out, and the number of such steps.
+        """The first step that the masks of a tile need, and the number of steps up to the last needed one.
 
         Blocks of a cluster share the copies of operands, so that they take the same steps.
         """
@@ -425,7 +425,7 @@ def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
 
 
 def parts_of_k(tiles: Index, steps: Index, blocks: int) -> Index:
-    """Parts of K with which each of the blocks that run at once has one.
+    """Number of parts of K with which each block that runs at once gets one part.
 
     ``min(blocks // tiles, steps // LEAST_STEPS)``, and 1 at least: a part of fewer steps costs more to add to
     the others than it saves.
@@ -551,7 +551,7 @@ class Batches(DataParallel):
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """Blocks take several batch items."""
+        """Whether blocks take several batch items."""
         return schedule.batches > 1 and bool(form.batch) and form.flow.grouped is None
 
     @classmethod
@@ -574,7 +574,7 @@ class Batches(DataParallel):
             )
 
     def _batch(self) -> tuple[Index, ...]:
-        """Nothing yet: the items are counted in a loop."""
+        """Set the first batch item, and return (): a loop over the items computes their indices."""
         each = self.schedule.batches
         self.first = let(batch_index(ceil_div(self.problem.batches, each)) * each)
         return ()
@@ -598,7 +598,7 @@ class Shares(DataParallel):
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """Shares are balanced."""
+        """Whether blocks get equal shares."""
         return schedule.balanced
 
     @classmethod

@@ -25,7 +25,7 @@ class Persistent(TilePartition):
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """The number of blocks is given, and each has whole tiles."""
+        """Whether the number of blocks is given, and each has whole tiles."""
         return bool(schedule.blocks) and not schedule.is_split
 
     def __init__(self, problem: TiledProblem, schedule: Schedule) -> None:
@@ -65,7 +65,7 @@ class Persistent(TilePartition):
         """Add the steps of tiles that other groups take.
 
         Args:
-            done: the steps of the block before them.
+            done: number of the block's steps before them; it is increased.
             begin: the number of the first of the block's tiles that are passed.
             end: one more than the last.
             most: the largest number of them.
@@ -106,12 +106,12 @@ class Stream(Persistent):
 
     @classmethod
     def takes(cls, form: Form, schedule: Schedule) -> bool:
-        """The steps of all tiles are divided among the blocks."""
+        """Whether the steps of all tiles are divided among the blocks."""
         return schedule.is_streamed
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Shares of the steps are no shares of rows and columns."""
+        """A reason against ``balanced``: shares of steps are no shares of rows and columns."""
         if facts.schedule.is_streamed and facts.schedule.balanced:
             yield "split_k", 'split_k="stream" with balanced=True', 'split_k="auto"', facts.form.sum
 
@@ -159,7 +159,7 @@ class Stream(Persistent):
         part = let(streams * maximum(self.block - owner, 0))
 
         def slot(number: Index) -> Index:
-            """The slot of a block for the tile in which its share begins, or for the one in which it ends."""
+            """The slot of a block's sums: for the tile in which its share begins, or in which it ends."""
             return 2 * (owner + number) + 1 - minimum(number, 1)
 
         batch, m, n = self._numbered(tile)

@@ -82,7 +82,7 @@ def main_loop(
     ahead = max(verb.distance for verb in verbs)
     behind = -min(verb.distance for verb in verbs)
     first = behind if peeled else 0
-    if isinstance(count, int):  # tracing would know which tiles are whole, and deal them out differently
+    if isinstance(count, int):  # with known indices, tracing would copy whole tiles differently
         verbs = [_hiding(verb) if verb.outside and verb.distance > 0 else verb for verb in verbs]
     for time in unroll(ahead + first):
         of_turn: dict[str, Any] = {}

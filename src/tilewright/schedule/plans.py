@@ -28,10 +28,10 @@ Held = Sequence[Tensor | Fragment]
 """Tiles of operands, in the memory or registers from which they are multiplied."""
 
 Operands = Callable[[LoopStep], tuple[Held, Held]]
-"""The operands along M and those along N of a step, when they are multiplied."""
+"""Returns the operands of a step as they are multiplied: those along M, and those along N."""
 
 Column = Callable[[LoopStep], Tensor]
-"""The scales of the rows of a step, (rows, 1) in shared memory."""
+"""Returns the scales of the rows of a step, (rows, 1) in shared memory."""
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ PAIRED, PAIRED_GAIN = 2, 1.25
 """Cost of moving a part of a complex number, relative to a real one, because the parts are interleaved; and
 how much faster the transposed product of these must be, because their layout is not known before the launch.
 
-Measured on a Zen 5, one thread, complex64, as it is and transposed: 500 x 1 x 500, both operands contiguous
-along their other dimension, 169 and 74 us, along K 171 and 123; 300 x 8 x 300 68 and 52, along K 68 and 72.
+Measured on a Zen 5, one thread, complex64, in us, as it is and transposed.  500 x 1 x 500: 169 and 74 if both
+operands are contiguous along M and N, 171 and 123 if along K.  300 x 8 x 300: 68 and 52, or 68 and 72.
 """
 
 HALF_VECTOR = 2 / 3
@@ -51,18 +51,20 @@ DOT, DOT_SUM = 2.2, 10
 up a vector of partial sums, for each of its lanes.  Measured on a Zen 4 with 2 to 12 rows of f32 and f64."""
 
 FEW_IN_PLACE = {True: 2, False: 4}
-"""Rows of A up to which B is read once, where it lies, by whether its columns are contiguous."""
+"""Most rows of A for which B is read from its array, not packed; the key: whether B is contiguous along N."""
 
 DOT_ROWS, DOT_BYTES = 12, 2048
-"""Rows of A, at most, of dot products along K, for which B must be contiguous along K; and bytes of a row in
-a tile, so that a few rows of both operands fit the first-level cache."""
+"""Most rows of A for dot products along K, and bytes along K of their tiles.
+
+B must be contiguous along K.  A few rows of both operands fit the first-level cache.
+"""
 
 STREAM_COLUMNS, STREAM_BYTES = 1024, 16384
 """Columns, and bytes of a row, of a tile for one or two rows: half the first-level cache, so that columns are
 read in long runs.  Measured on a Zen 4: 1 x 4000 x 4000 f32 takes 2.8 ms, and 3.7 with rows of 2048 bytes."""
 
 DOTS_TOGETHER, LEAST_DOTS = (4, 4), 2
-"""Rows and columns whose dot products are computed together; and lanes of a vector, at least."""
+"""Rows and columns whose dot products are computed together; and the least number of lanes of a vector."""
 
 WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
 """Rows and columns of the part of a tile that is multiplied at once."""
@@ -71,21 +73,26 @@ DECODED, DECODED_DEPTH = (48, 128), 8
 """Rows and columns, and depth, of the tile if operands are decoded from a ring, not as panels are packed."""
 
 LOW, WIDEST = 16, 512
-"""Tiles of operands that are decoded as panels are packed: rows if the product has no more, and columns at
-most, whose cache lines are prefetched one tile along K ahead."""
+"""Rows of the tile for products with no more rows, and most columns, if panels are decoded in packing.
+
+The cache lines of these columns are prefetched one tile along K ahead.
+"""
 
 SMALL, SMALL_DEPTH = (32, 64), 64
 """Sides of the tiles for small products, and their depth if that is all of K."""
 
 SEVERAL, TASKS = (16, 4), 4
-"""Batch items of a block, and blocks for each thread, at least."""
+"""Numbers of batch items of a block to try, and the least number of blocks for each thread."""
 
 START = 40_000
 """Cost of a block besides its tile in multiply-adds of the micro-kernel: 0.4 us with AVX-512."""
 
 FEW_ROWS, FEW_DEPTH = {"k": 6, "mn": 48}, 64
-"""Rows of A, by the contiguous dimension of B, up to which it takes longer to widen weights of 8 bits than to
-multiply them; and the depth of tiles then, whose widened weights stay in the first-level cache."""
+"""Most rows of A for shallow tiles of 8-bit weights, by the contiguous dimension of B; and their depth.
+
+With these few rows it takes longer to widen weights than to multiply them.  At this depth the widened weights
+stay in the first-level cache.
+"""
 
 FEW_BLOCKS = 64
 """Blocks for each thread up to which the estimate simulates which thread takes which block."""
@@ -132,7 +139,7 @@ def _reduces(question: Question) -> bool:
 
 
 def _is_dense(question: Question) -> bool:
-    """Whether each element of the result is one sum of products of matrices, in whichever order of tiles."""
+    """Whether the result is a whole matrix: no groups, lists, reductions or stores along one dimension."""
     form = question.form
     one_by_one = form.flow.grouped is None and not form.lists and not question.stores_lines
     return one_by_one and not _reduces(question)
@@ -350,7 +357,8 @@ def tile_for(
     """Rows and columns of a good tile for a problem.
 
     Among tiles that are about as fast it is the largest, so that more shapes share a kernel.  A tile that is
-    computed as a whole is no larger than the problem, and few rows get a low tile, whose sums are neighbours.
+    computed as a whole is no larger than the problem.  Few rows get a low tile, whose sums are close together
+    in memory.
 
     Args:
         shape: extents (M, N, K).
@@ -439,7 +447,7 @@ LARGE = 96
 
 
 def for_reference(question: Question) -> Iterator[Candidate]:
-    """One small tile, or a larger one for large results: operations take turns, and few of them are best."""
+    """One small tile, or a larger one for large results: the reference takes time for each operation."""
     known = question.dtype.name in (*SUPPORTED, *INTEGERS)
     atom = (tensor_core(question) if known else None) or fma(question.dtype)
     m, n, k = atom.shape

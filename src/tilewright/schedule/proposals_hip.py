@@ -93,7 +93,7 @@ def _warps(atom: MmaAtom, tile: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def _placed(question: Question, schedule: Schedule, side: int) -> tuple[int, tuple[int, int], str]:
-    """K1 of an operand, its `dealt`, and its letter if it is turned around in registers."""
+    """K1 of an operand, its entry of `dealt`, and its letter if it is transposed in registers."""
     word = max(WORD_BYTES // question.dtype.bytes, 1)
     rows, depth, threads = schedule.tile[side], schedule.tile[2], schedule.mma.threads
     major, each = question.majors[side], rows * depth // threads

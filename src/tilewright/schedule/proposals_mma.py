@@ -221,7 +221,7 @@ LEAST = 16
 """Rows, or columns, of the smallest tile."""
 
 LEAST_ELEMENTS = 1024
-"""Elements of a tile, at least, if there are several: smaller tiles read their operands too often."""
+"""Least number of elements of a tile, if there are several tiles: smaller ones read operands too often."""
 
 SMALL_PAY = 0.95
 """Small tiles are proposed if they should take this share of the time of the large tile, or less; and results
@@ -229,8 +229,8 @@ in whole rows if they should take this share of the time without."""
 
 ALIKE = 1.05
 """Estimates up to this factor of the least count as equal if rows of an array are no multiple of 16 bytes.
-Such arrays have eight classes, each with a kernel for each schedule, and the median error of `FMA`
-is 4 per cent.
+These arrays have eight classes, each with a kernel for each schedule, and the median error of `FMA` is 4 per
+cent.
 """
 
 
@@ -299,7 +299,7 @@ FORMS = (
     FmaForm((8, 8), (2, 2), (64, 128, 32)),
     FmaForm((8, 8), (4, 2), (128, 128, 32), 4),
 )
-"""Few, so that few kernels are compiled."""
+"""Forms of small tiles: few, so that few kernels are compiled."""
 
 OF_SEVERAL = (FmaForm((4, 4), (2, 2), (32, 64, 32)),)
 """More forms of several products, whose operands share a stage: many small blocks hide each other's waits."""
@@ -334,13 +334,13 @@ def takes_small_tiles(question: Question) -> bool:
 def small_tiles(question: Question, large: Schedule | None = None) -> Iterator[Candidate]:
     """Tiles of all sizes by multiply-adds, each with its whole K or with K in parts, ranked by `FMA`.
 
-    None if the large tile should take nearly as little time.  Only the forms that should be the fastest come
-    with K in parts.  If rows are no multiple of 16 bytes, the first is that of nearly equal estimates whose
-    kernel serves most shapes.  Each is checked for legality when it is its turn.
+    It yields nothing if the large tile should take nearly as little time.  Only the forms that should be the
+    fastest come with K in parts.  If rows are no multiple of 16 bytes, several estimates may be nearly equal:
+    then the schedule whose kernel serves most shapes comes first.  Only legal schedules are yielded.
 
     Args:
         question: the problem.
-        large: the schedule with the large tile; None: without one, all are proposed.
+        large: the schedule with the large tile; None: propose all small tiles.
     """
     if not takes_small_tiles(question):
         return
@@ -394,7 +394,7 @@ def _rareness(schedule: Schedule) -> tuple[bool, int, float, int]:
 
 
 def _fitting(question: Question) -> list[Schedule]:
-    """The forms that are no more than half empty, with their whole K; if there is no such form, the first."""
+    """Schedules with whole K of the forms that are at least half full; if none is, of the first form."""
     (m, n, _), form = question.shape, question.form
     operands, totals = max(len(form.rows_m), len(form.rows_n)), len(form.totals)
     is_strided = any(question.major(one) == "" and pair_of(one.part) is None for one in form.factors)
@@ -412,7 +412,7 @@ def _fitting(question: Question) -> list[Schedule]:
 
 
 def _stored(question: Question, whole: Schedule) -> Iterator[Schedule]:
-    """The schedule, and if threads cannot store 16 bytes at once, that which stores whole rows if it pays."""
+    """The schedule; if threads cannot store 16 bytes at once, also a staged epilogue for it, if that pays."""
     yield whole
     stores = [question.form.spec(store.operand, question.classes) for store in question.form.stores]
     if min(map(width, stores)) < WIDEST_BYTES:
@@ -449,7 +449,7 @@ LEAST_STEPS = 3
 LEAST_STAGES, MOST_STAGES = 3, 5
 
 ROWS_TOO = 16
-"""Rows of a tile of the other operand that must be whole too; see `_whole`."""
+"""Rows of the other operand in tiles along which they are declared whole too; see `_whole`."""
 
 PAIR = 2
 """Blocks of a cluster; with four and more a workspace was faster."""

@@ -63,7 +63,7 @@ DECODED_COPIES = 2
 """Copies of the main loop's body if a block decodes and takes tile after tile: 1 per cent faster than one."""
 
 MOST_WITH_INTEGERS = 128 * 96
-"""Sums of a group, at most, that decodes integers into bf16, or integers that are contiguous along M."""
+"""Most sums of a group that decodes integers, if the dtype is bf16 or they are contiguous along M."""
 
 
 # ---------------------------------------------------------------- operands as they lie in memory
@@ -157,10 +157,10 @@ def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
 # ---------------------------------------------------------------- operands that threads copy
 
 COPIED_COLUMNS = (8, 16, 32, 64, 128, 192)
-"""Columns of a tile that threads copy: the fewest that hold all columns, and as few as `LEAST_COPIED`."""
+"""Columns of tiles that threads copy: the least that hold all columns, and fewer, down to `LEAST_COPIED`."""
 
 LEAST_COPIED = 64
-"""Columns from which on narrower tiles are tried than the problem is wide."""
+"""Fewest columns of a tile that does not hold all columns of the problem."""
 
 DEEPER_BELOW = 64
 """Columns of a tile below which deeper tiles are tried too: there are registers to spare."""
@@ -190,7 +190,7 @@ NEARLY = 1.08
 def copied_forms(question: Question) -> Iterator[Candidate]:
     """Tiles that threads copy, each with its whole K or with K in parts, in the order of their estimates.
 
-    None if bulk copies can load the operands.  Each is checked for legality when it is its turn.
+    It yields legal schedules only, and nothing if bulk copies can load the operands.
 
     Args:
         question: the problem, whose operands ``wgmma`` takes.
@@ -364,7 +364,7 @@ class RowStream:
         beside: blocks that share a multiprocessor, and its shared memory.
         each: columns of B that a group multiplies.
         most: largest number of stages.
-        copies: of the main loop's body in each turn; with several, results leave from registers.
+        copies: copies of the main loop's body in each turn; with several, results are stored from registers.
     """
 
     groups: int
@@ -416,7 +416,7 @@ class RowStream:
 
 
 STREAMS = (RowStream(1, 4), RowStream(2, 2), RowStream(1, 2, beside=2))
-"""Few, so that few kernels are compiled; 16 to 32 KiB of B in each step, and about 200 KiB in all rings."""
+"""Forms for few rows; each step loads 16 to 32 KiB of B, and all rings have about 200 KiB."""
 
 DECODED = (RowStream(1, 2, most=6, copies=4), *STREAMS)
 """Forms for a decoded B that is contiguous along K: few short stages were faster than more of them."""
@@ -551,7 +551,7 @@ def _parted(
     Schedules with K in parts, and forms for few rows, are checked for legality when it is their turn; those
     of symmetric results later, when their stages are known.
     """
-    # Blocks that take tile after tile have the parts of their twins that take one tile.
+    # A persistent form splits K like the form with the same tile and a block for each tile: skip it.
     simple = {one.schedule.tile for one in whole if not one.schedule.blocks}
     able = [one for one in whole if not one.schedule.blocks or one.schedule.tile not in simple]
     parted = (made for one in (*able, *few) for made in _parts(question, one) if made.estimate < most)

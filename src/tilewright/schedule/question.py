@@ -28,7 +28,7 @@ SUPPORTED = ("f64", "f32", "f16", "bf16", *(made.name for made in FP8), "i8")
 """Element types that are multiplied without a conversion."""
 
 INTEGERS = ("i32", "i64", "u32", "u64")
-"""Wider integers, which no matrix unit supports; `matmul` multiplies integers but i8 in unsigned ones."""
+"""Wider integers, which no matrix unit supports; `matmul` multiplies all but i8 as unsigned ones."""
 
 
 # ---------------------------------------------------------------- classes of arrays
@@ -287,7 +287,7 @@ class Candidate:
 def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """The extents of batches, m and n, and those along K, for arrays of these shapes.
 
-    `UNKNOWN` for spans of other arrays.
+    The extent of a span of other arrays is `UNKNOWN`.
     """
     sizes: dict[Sym, int] = {}
     for operand in form.flow.parameters:

@@ -54,7 +54,7 @@ class Registers(WholeBlock):
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """The next tile of each operand, and this one if it bypasses shared memory."""
+        """Registers for the next tile of each operand, and for this one if it bypasses shared memory."""
         total = 0
         for side, tile in zip(facts.sides, facts.tiles, strict=True):
             if facts.goes_past(side):
@@ -74,8 +74,8 @@ class Registers(WholeBlock):
     def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
         """Operands are decoded in registers on their way to shared memory.
 
-        Packed operands are not, because whole bytes are turned and written, and neither are operands of an
-        asynchronous atom, whose tiles have several boxes.
+        Packed operands are not, because whole bytes are transposed and written.  Neither are operands of an
+        asynchronous atom, because their tiles have several boxes.
         """
         is_whole = side.dtype.is_packed or facts.schedule.atom.asynchronous
         return not facts.goes_past(side) and not is_whole
@@ -184,7 +184,7 @@ class Alternating(Registers):
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """Also this tile of each operand."""
+        """Registers of a thread for the next tile of each operand, and for this one."""
         return super().registers(facts) + sum(cls.multiplied(facts, tile) for tile in facts.tiles)
 
     @classmethod
@@ -245,7 +245,7 @@ class Alternating(Registers):
             self._meet()
 
     def end(self, work: Work) -> None:
-        """The next tile fills the ring again, and all warps store."""
+        """Drain the ring before all warps store; the next tile fills it again."""
         self.drain(work)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:

@@ -58,15 +58,15 @@ STAGING_CLASSES: Mapping[str, type[Staging]] = {
     "tma": BulkStaging,
     "mixed": MixedStaging,
 }
-"""Stagings: how tiles of A and B come to where they are multiplied, by the values of `Schedule.staging`.
+"""Stagings: how tiles of A and B are loaded before they are multiplied, by the values of `Schedule.staging`.
 
 ``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a single
 thread multiplies them.  ``"double"``: the next tile is copied into one half of shared memory while the other
 half is multiplied.  ``"registers"``: the next tile waits in registers while this one is multiplied.
 ``"cp_async"``: a ring of tiles in shared memory is filled in the background.  ``"fragments"``: as before, and
 from there into registers one part ahead of the multiplication.  ``"tma"``: a separate warp fills the ring by
-bulk copies; see ``roles``.  ``"mixed"``: likewise, with four warps, whose threads copy in the background what
-bulk copies do not carry, such as rows that integers choose.
+bulk copies; see ``roles``.  ``"mixed"``: likewise, with four warps, whose threads copy the operands that bulk
+copies do not carry, such as rows that integers choose.
 """
 
 EPILOGUE_CLASSES: Mapping[str, type[DirectEpilogue]] = {
@@ -201,7 +201,7 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @cached_property
     def shared(self) -> Sequence[Buffer]:
-        """Everything in shared memory, in order."""
+        """All buffers in shared memory, in the order of their allocation."""
         needs = self.reduction.needs(self)
         if self.form.flow.departure is not None:  # groups that store take a ticket for each tile
             count = self.schedule.groups if self.is_bulk else 1

@@ -63,12 +63,12 @@ class Pairs:
 
 @dataclass(frozen=True)
 class OperandSource:
-    """Operand A or B in the kernel that is written.
+    """Operand A or B of the traced kernel.
 
     Args:
         factor: the operand in the graph.
         matrix: (rows, K) in global memory, for a tile of the result.
-        sample: the same matrix for any tile: its dtype and contiguous dimension.
+        sample: the same matrix for any tile, with its dtype and contiguous dimension.
         side: 0 for operand A, 1 for operand B.
         rows: rows of the tile of one group.
         decode: function of a fragment of elements and of their place that returns the operand; None: the
@@ -184,7 +184,7 @@ class Agent:
     """A group of warps that runs the main loop over the tiles of a block."""
 
     each = 1
-    """The agent takes every tile of the block if 1, else one in this number of tiles."""
+    """The agent takes one in this number of the block's tiles."""
 
     parts = 1
     """Parts of a step along K that are multiplied in turn."""
@@ -208,14 +208,14 @@ class Agent:
         raise NotImplementedError
 
     def arrived(self) -> None:
-        """Continue after the shards of a tile have arrived, before it is loaded."""
+        """Prepare to load a tile whose shards have arrived; by default nothing."""
 
     def verbs(self, work: Work, sums: Any) -> list[Verb]:
         """The verbs of the main loop for a tile."""
         raise NotImplementedError
 
     def issued(self, work: Work) -> None:
-        """Continue after the last step of a tile has begun."""
+        """Act when the last step of a tile has begun; by default nothing."""
 
     def drain(self, work: Work) -> None:
         """Wait until the ring can be filled from its first stage again."""
@@ -225,7 +225,7 @@ class Agent:
         raise NotImplementedError
 
     def end(self, work: Work) -> None:
-        """Continue after the last step of a tile."""
+        """Act after the last step of a tile; by default nothing."""
 
 
 class Staging(StagingTraits):
@@ -253,7 +253,7 @@ class Staging(StagingTraits):
     """Warps of a role that copies."""
 
     run = 0
-    """Neighbours along K of packed operands that a lane multiplies; 0: the order of the instruction."""
+    """Neighbours along K of packed operands that a lane multiplies; 0: as the instruction orders them."""
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
@@ -378,11 +378,12 @@ class WholeBlock(Staging, Agent):
                 size = source.rows, schedule.block_k, self.stages
                 dtype, name = source.sample.dtype, f"s{source.name}"
                 paired = PairedStages(dtype, *size, name, along_rows=pairs.along_rows)
-            assert paired is not None, "the scales of an earlier step are read first"
+            assert paired is not None, "the first number of a pair comes before the second"
             rings.append(paired.one(pairs.which))
         self.rings = tuple(rings)
 
     behind = 0
+    """Steps that may begin before an asynchronous product must be complete."""
 
     @property
     def stages(self) -> int:
@@ -398,7 +399,7 @@ class WholeBlock(Staging, Agent):
         return ring_of(self.schedule, source, buffer) if self.asynchronous else PlainStages(buffer)
 
     def _dealing(self, source: OperandSource) -> dict[str, Any]:
-        """The threads that copy a tile: their number, or a grid of them over its rows and K.
+        """Arguments of `tw.copy`: the number of threads that copy a tile, or their grid over rows and K.
 
         Neighbouring threads copy neighbours in global memory.  The elements of a thread are neighbours there
         too, unless neighbours along K stay together in shared memory.
@@ -412,7 +413,7 @@ class WholeBlock(Staging, Agent):
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """All warps."""
+        """Record operations of all warps; yields group 0."""
         yield 0
 
     def agents(self) -> list[WholeBlock]:
@@ -441,7 +442,7 @@ class WholeBlock(Staging, Agent):
         return matrix
 
     def _beside(self, work: Work, step: LoopStep) -> list[Move]:
-        """The copies of side arrays that lie in the ring."""
+        """The copies of side arrays into the ring."""
         return []
 
     def _operands(self, step: LoopStep) -> tuple[Held, Held]:
@@ -456,11 +457,11 @@ class WholeBlock(Staging, Agent):
         return found
 
     def meet(self, work: Work) -> None:
-        """All threads of the block meet."""
+        """Make the writes of all threads visible to all threads and to the matrix unit."""
         self._meet()
 
     def _meet(self) -> None:
-        """Make the writes of all threads visible to all threads and to the matrix unit."""
+        """Wait at the barrier of the block, after a fence for the matrix unit if the atom is asynchronous."""
         if self.asynchronous:
             fence_async()
         tw.barrier()
@@ -511,7 +512,7 @@ class DoubleBuffer(WholeBlock):
         tw.barrier()
 
     def end(self, work: Work) -> None:
-        """The next tile fills the ring again."""
+        """Drain the ring if the block may have another tile, which fills the ring again."""
         if self.schedule.blocks or self.schedule.batches > 1:
             self.drain(work)
 
@@ -542,7 +543,7 @@ class CpAsync(WholeBlock):
         self._meet()
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """A ring of stages, filled in groups."""
+        """Wait for a tile, load one ahead, multiply; the copies of a tile are committed as one group."""
 
         def ready(step: LoopStep) -> None:
             tw.async_wait(self.pending)
@@ -569,6 +570,6 @@ class CpAsync(WholeBlock):
         tw.barrier()
 
     def end(self, work: Work) -> None:
-        """The next tile fills the ring again."""
+        """Drain the ring if the block may have another tile, which fills the ring again."""
         if self.schedule.blocks or self.schedule.batches > 1:
             self.drain(work)

@@ -38,7 +38,7 @@ HeldScales: TypeAlias = tuple[tuple[Fragment, ...], ...]
 """Fragments with the scales of each operand that has scales."""
 
 FEW = 4
-"""Parts of a tile's columns with different scales, at most, among which comparisons choose."""
+"""Most parts of a tile's columns with one scale each; comparisons pick the scale of an element."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Scales:
             if self.mma.atom.asynchronous:
                 # ptxas would compute products of scales while the sums are not there yet, and spill them.
                 return elementwise("fma", elementwise("mul", acc, by_row), by_column[0], total)
-            # The scale of the row for each element: a choice between equals, which compilers remove.
+            # Repeat the scale of the row for each element: a select between equals, which compilers remove.
             of_each = elementwise("select", coordinates(acc, 1) < acc.shape[1], by_row, by_row)
             by_column = (elementwise("mul", of_each, by_column[0]),)
         made, width = by_column[-1], acc.shape[1] // len(by_column)

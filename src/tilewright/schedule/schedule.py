@@ -31,7 +31,7 @@ along K: one multiplies from registers while the other one loads.
 """
 
 FOLDS = ("online", "two passes", "kept")
-"""Ways to make loops of what is reduced along a whole row, and to store results along the row."""
+"""How reductions of a whole row become loops; see the field `fold`."""
 
 SPLITS = ("auto", "stream")
 """Ways to split K, besides a number of parts.
@@ -81,13 +81,13 @@ class StagingTraits:
     """Whether a producer role fills the ring by bulk copies."""
 
     copies_too = False
-    """Whether threads of the producer role copy what bulk copies do not carry."""
+    """Whether threads of the producer role copy the operands that bulk copies do not carry."""
 
     in_background = False
     """Whether threads issue asynchronous copies, and later wait for their own."""
 
     through_registers = False
-    """Whether the next tile waits in registers: operands may bypass shared memory, or be turned around."""
+    """Whether the next tile waits in registers: operands may bypass shared memory, or be transposed."""
 
     alternates = False
     """Whether the staging serves ``roles="alternating"``: groups that alternately load and multiply."""
@@ -106,7 +106,7 @@ class EpilogueTraits:
     """Whether results pass through shared memory."""
 
     hands_over = False
-    """Whether separate warps store what the multiplying warps have computed."""
+    """Whether separate warps store the results of the multiplying warps."""
 
     without_helpers = ""
     """Name of the epilogue with the same buffers whose multiplying warps store; empty: itself."""
@@ -173,9 +173,10 @@ class Schedule:
         interleaved: whether warps take turns at the atoms of a tile; see `TiledMma`.  A staged epilogue
             without roles then stores the tile in slices of its columns.
         stages: number of stages of the ring: tiles of A, and of B, in shared memory.
-        staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
-            ``"tma"``, ``"mixed"``.  With ``"mixed"``, bulk copies load one operand, as with ``"tma"``, and
-            threads of the copying warps the other, if bulk copies do not carry it, such as chosen rows.
+        staging: one of ``"direct"``, ``"panels"``, ``"double"``, ``"registers"``, ``"cp_async"``,
+            ``"fragments"``, ``"tma"``, ``"mixed"``.  With ``"mixed"``, bulk copies load one operand, as with
+            ``"tma"``, and threads of the copying warps load the other, if bulk copies do not carry it, such
+            as chosen rows.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``, ``"alternating"``; see `ROLES`.
         groups: number of groups of warps that multiply.  Cooperative groups share the rows of a tile.
             Ping-pong groups take a tile each; two alternating groups share one.  Without roles, with
@@ -237,9 +238,9 @@ class Schedule:
         resident: whether an operand that is the same in all steps, e.g. the queries of attention, stays in
             shared memory; the depth of the tile covers it.
         fold: how the reductions of a whole row become loops.  ``"online"``: as few loops as possible; sums of
-            powers of an extreme are rescaled in each step, and factors that are the same along the row follow
-            the loop.  ``"two passes"``: a first loop computes these factors, such as the sum of the weights
-            of a softmax, and a second loop multiplies the normalised values.  ``"kept"``: for
+            powers of an extreme are rescaled in each step, and factors that are the same along the row are
+            applied after the loop.  ``"two passes"``: a first loop computes these factors, such as the sum of
+            the weights of a softmax, and a second loop multiplies the normalised values.  ``"kept"``: for
             results along the row, as softmax(X W).  Each block has one step of the loop, and keeps its values
             in registers.  With ``split_k=1`` the step is the whole row.  With ``split_k="auto"`` the blocks
             of a row exchange their sums and extremes, and each stores its own part; ``blocks`` blocks run at

@@ -116,10 +116,10 @@ def width(spec: TensorSpec) -> int:
 
 
 RUNS = (16, 8)
-"""Neighbours along K that a lane may have, the best first; it holds them in registers for both operands."""
+"""Numbers of neighbours along K that a lane may take, the best first; it holds them for both operands."""
 
 APART = 4
-"""Distance between two 4-bit numbers that one logical operation turns into the two halves of a word."""
+"""Distance along K of two 4-bit numbers that one logic instruction converts into the halves of a word."""
 
 GAP_BYTES = 32
 """Gap after a row that fills whole lines of banks, so that four rows of four lanes read different banks."""
@@ -141,7 +141,7 @@ def row_gap(dtype: DType, depth: int) -> int:
 
 
 def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
-    """Neighbours along K that a lane multiplies; 0: the order of the instruction.
+    """Number of neighbours along K that a lane multiplies; 0: as the instruction orders them.
 
     Two sets of registers take turns at the parts of a tile, so that their number must be even.  A part must
     lie within one group of neighbours that share a scale.
@@ -149,7 +149,7 @@ def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
     Args:
         atom: the instruction.
         block_k: depth of a tile.
-        groups: neighbours along K that share an element of a side array, for each of them.
+        groups: for each side array the number of neighbours along K that share an element.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -168,7 +168,7 @@ def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
 
 
 def common_run(atom: MmaAtom, block_k: int, operands: Sequence[OperandTile]) -> int:
-    """Neighbours along K that a lane multiplies if some operands are packed; else 0.
+    """Number of neighbours along K that a lane multiplies if some operands are packed; else 0.
 
     Args:
         atom: the instruction.
@@ -179,14 +179,14 @@ def common_run(atom: MmaAtom, block_k: int, operands: Sequence[OperandTile]) -> 
     if not packed or not all(one.along_k for one in operands):
         return 0
     if any(not (one.factor.is_plain or one.dtype.is_packed) for one in operands):
-        return 0  # it waits in registers in the order of memory
+        return 0  # a converted operand waits in registers in the order of memory
     if any(is_widened(atom, one.side, one.dtype, along_k=True) for one in packed):
         return 0
     return lane_run(atom, block_k, [group for one in operands for group in one.factor.runs])
 
 
 def lanes_along_k(spread: Distribution) -> int:
-    """Lanes among which the k of an operand are distributed."""
+    """Number of lanes that share a row of an operand along K."""
     return prod(mode.extent for mode in spread.threads if mode.dim == 1)
 
 

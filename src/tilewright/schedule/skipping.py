@@ -49,7 +49,7 @@ COMPARED = {
 
 
 class TileOfSpans(Protocol):
-    """A tile, and where it is."""
+    """A tile of rows, columns and k: its place, its extents, and the integers that are known for it."""
 
     def integer(self, value: Int) -> Index:
         """The value of a flow's integer in the kernel's arguments."""
@@ -159,11 +159,11 @@ class Comparison:
     rises: bool
 
     def end(self, place: TileOfSpans, n: Span) -> Index:
-        """One more than the last position along the span at which some row of the tile sees its element."""
+        """One more than the last position along the span at which it holds in some row of the tile."""
         return self.line.ends(place, n)[1] + 1
 
     def first(self, place: TileOfSpans, n: Span) -> Index:
-        """The first position along the span at which some row of the tile sees its element."""
+        """The first position along the span at which it holds in some row of the tile."""
         return 0 - self.line.ends(place, n)[1]
 
     def cuts(self, place: TileOfSpans, n: Span) -> Condition | bool:
@@ -202,7 +202,7 @@ def known_comparisons(node: Node, n: Span) -> tuple[Comparison, ...]:
     return tuple(one for one in comparisons(node, n) if one is not None)
 
 
-# ---------------------------------------------------------------- what the masks of a product leave out
+# ---------------------------------------------------------------- the comparisons in the masks of a product
 
 
 def kept_results(form: Form, n: Span) -> tuple[Comparison, ...]:
@@ -217,7 +217,7 @@ def kept_results(form: Form, n: Span) -> tuple[Comparison, ...]:
 
 
 def kept_steps(form: Form) -> tuple[Comparison, ...]:
-    """The comparisons that every product other than 0 fulfils, as bounds of the position along K."""
+    """The comparisons that hold for every product that is not 0, as bounds of the position along K."""
     found = []
     if len(form.depths) > 1 or form.row_sums:  # sums of rows take every step
         return ()
@@ -234,7 +234,7 @@ def is_masked(form: Form) -> bool:
 
 
 def _of_tiles(form: Form, found: tuple[Comparison, ...], spans: tuple[Span, ...]) -> tuple[Comparison, ...]:
-    """The comparisons of these spans alone; none with groups or lists, whose places no grid knows."""
+    """The comparisons of these spans alone; none with groups or lists, whose tiles no launch knows."""
     if form.lists or form.flow.cut:
         return ()
     lines = [(one, {span for span, _ in one.line.factors}) for one in found if not one.line.parts]
@@ -280,7 +280,7 @@ def _common(found: Sequence[tuple[Comparison, ...] | None]) -> tuple[Comparison,
 
 
 def _zero_elsewhere(node: Node, k: Span) -> tuple[Comparison, ...]:
-    """The comparisons of the choices of an operand, or 0."""
+    """The comparisons that hold wherever an operand is not 0: the masks of ``select(mask, value, 0)``."""
     match node:
         case Rearrange(argument=argument):
             return _zero_elsewhere(argument, k)
@@ -298,7 +298,7 @@ MOST_ROWS = 1 << 26
 
 
 def few(value: Index) -> Index:
-    """The value, clipped to 0 ... `MOST_ROWS`, under a name."""
+    """The value, clipped to 0 ... `MOST_ROWS`, as a variable of the kernel."""
     clipped = minimum(maximum(value, 0), MOST_ROWS)
     return clipped if isinstance(clipped, int) else let(clipped)
 
@@ -385,7 +385,7 @@ class NeededTiles:
         rows: rows of tiles.
         columns: columns of tiles.
         band: rows of a band.
-        mirrored: whether lines fall, and rows are counted from the last one.
+        mirrored: whether the boundaries descend, so that rows are counted from the last one.
         turned: whether rows and columns are exchanged.
     """
 
@@ -405,7 +405,7 @@ class NeededTiles:
         tiles: tuple[Index, Index],
         band: tuple[int, bool],
     ) -> NeededTiles | None:
-        """The needed tiles of a product; None if they are not those between two lines.
+        """The needed tiles of a product; None if they do not lie between two parallel lines.
 
         Args:
             form: the form of the computation, as the schedule multiplies it.
@@ -534,7 +534,7 @@ class NeededTiles:
         """The place of a tile that is not needed."""
 
         def first(row: Index) -> Index:
-            """The number of the first such tile of a row."""
+            """The number of the first tile of a row that is not needed."""
             return row * self.columns - self._before(row)
 
         row = let(last_not_after(number, self.rows, first))
@@ -544,7 +544,7 @@ class NeededTiles:
 
 
 class _Integers:
-    """The integers of a flow, without a tile.
+    """The integers of a flow, for comparisons without a tile.
 
     Args:
         form: the form of the computation.
@@ -626,7 +626,7 @@ class Skips:
 
     @staticmethod
     def of(form: Form, arguments: Mapping[str, Any]) -> Skips | None:
-        """Return the tiles and steps that the masks of a product leave out; None if there are none."""
+        """Return the tiles and steps that the masks of a product leave out; None without these masks."""
         results, steps = kept_results(form, form.n), kept_steps(form)
         return Skips(form, arguments, results, steps) if results or steps else None
 

@@ -62,14 +62,14 @@ def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None
 
 
 MOST_STREAMED = 1 << 28
-"""Bytes of a matrix, at most, that is read once and leaves the second-level cache first.
+"""Largest matrix in bytes that leaves the second-level cache first if it is read once.
 
 On an H200, products of few rows gain 2 to 4 us by this if the matrix has 32 to 117 MB, and lose as much if it
 has 470 MB.
 """
 
 PAIR_BYTES = (8, 16)
-"""Bytes of a pair that is copied as one: the wider copies in the background."""
+"""Bytes of a pair that one asynchronous copy moves: the wider sizes of ``cp.async``."""
 
 
 def sources_of(
@@ -99,7 +99,7 @@ def sources_of(
                     tile = held.sample.tile((schedule.tile[0], 1), (anywhere("row"), anywhere()))
                     held = None if against_row(tile) else held
             scales = ScaleSource(view(factor.scale.part), factor.scale, held)
-        # If K ends with a group of each side array, none of their elements belongs to k past the edge.
+        # If K is a whole number of groups of each side array, none of their elements is past the edge of K.
         runs = {run_along(part, factor.depth) for part in factor.beside} - {None}
         wholes = (equal(mod(factor.depth.extent, run), 0) for run in runs if run is not None)
         ends_with_groups = all(prove(whole) is True or whole in known for whole in wholes)
@@ -250,10 +250,10 @@ def with_numbers(
 
 
 def _readers(form: Form, arguments: dict[str, Any], partition: Partition, factor: Factor, side: int) -> Index:
-    """Number of blocks, or clusters, that load each element of a matrix: one for each tile across from it.
+    """Number of blocks, or clusters, that load each element of a matrix: one for each tile of the other side.
 
-    0 if the number is another one, with batches, groups and views.  Also 0 for a very large matrix, which
-    mostly pushes its own elements out of the second-level cache; the cache does best by itself then.
+    0 if this count does not hold, as with batches, groups and views.  Also 0 for a very large matrix: it
+    mostly evicts its own elements from the second-level cache, and the cache's own policy is best.
     """
     operand = factor.part.operand
     problem = partition.problem

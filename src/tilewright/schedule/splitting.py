@@ -33,7 +33,7 @@ PERIODS = 8
 """Largest number of parts of K whose order of addition is the same for all numbers of rows."""
 
 SHORTEST_PERIOD = 512
-"""Elements along K of such a part, at least."""
+"""Least number of elements along K of such a part; see `PERIODS`."""
 
 
 # ---------------------------------------------------------------- a schedule that splits K
@@ -200,7 +200,7 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
         depth = question.shape[2]
         # The instruction must not depend on how rows of A are aligned.
         plain, _ = with_fallback(plain, question.form, question.classes, question.arch)
-        if not plain.promote:  # sums of few bits are promoted more often, and always as often
+        if not plain.promote:  # sums of few bits have a shorter, fixed period already
             promote = period_of(depth) // plain.block_k
             if not promote:  # a step is longer than a period
                 return

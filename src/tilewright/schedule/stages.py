@@ -17,7 +17,7 @@ from tilewright.targets.atoms import DOTS
 from tilewright.threads.distribution import Distribution, raked
 
 LINE_BYTES = 64
-"""Bytes of a cache line of a processor."""
+"""Bytes of a cache line of a CPU."""
 
 VECTOR_BYTES = 16
 """Bytes that a thread clears at once."""

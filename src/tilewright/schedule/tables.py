@@ -138,7 +138,7 @@ class Version:
     """The versions and the machine to which a table is bound.
 
     Args:
-        format: of the text of a schedule, from `schedule_format`.
+        format: format of the text of a schedule, from `schedule_format`.
         rules: hash of the rules that proposed the measured schedules, from `RULES`.
         arch: the architecture.
         device: name of the machine.
@@ -357,10 +357,10 @@ def class_of(question: Question | LoopQuestion) -> str:
     """The class of a problem: everything but its extents.
 
     For products it names dtypes, contiguous dimensions, precision, and whether rows are grouped.  Elementwise
-    epilogues do not matter, because they take about the same time under all schedules.  Everything else
-    serves only the same flow, with arrays of the same dtypes and contiguous dimensions: loops that carry a
-    state, several loops, and products that decode operands, read arrays of the size of the result, reduce
-    it, or leave out tiles.
+    epilogues do not matter, because they take about the same time under all schedules.  Other problems have
+    the same class only if their flow, dtypes and contiguous dimensions are equal: loops that carry a state,
+    several loops, and products that decode operands, read arrays of the size of the result, reduce it, or
+    leave out tiles.
     """
     if isinstance(question, Question) and (kind := _product_class(question)):
         return kind
@@ -372,7 +372,7 @@ def class_of(question: Question | LoopQuestion) -> str:
 
 
 def _product_class(question: Question) -> str:
-    """The class of a product that other flows share; empty if it is not such a product."""
+    """The class of a product that also serves other flows; empty if only the same flow has the class."""
     form = question.form
     operands = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
     if (
@@ -404,8 +404,8 @@ def is_worth(entry: MeasuredSchedule, question: Question | LoopQuestion) -> bool
 
     An estimate says how the times of both change from the measured problem to this one.  The measured gain
     must outweigh the difference by each estimate that knows both: that of `time_parts`, and the one by which
-    the rules order their proposals.  Without an estimate, as on processors and for loops that carry a state,
-    it is taken to be worth it.
+    the rules order their proposals.  Without an estimate, as on CPUs and for loops that carry a state, the
+    answer is yes.
 
     Args:
         entry: an entry of the question's class.

@@ -33,7 +33,7 @@ OVERLAP = 5.0
 """Power of the norm that joins times that overlap; 4 to 6 fit as well."""
 
 DOUBT = 1.03
-"""Factor on an estimate with parts of K or clusters when schedules are compared: what they must save."""
+"""Factor on an estimate with split K or clusters when schedules are compared: they must save this much."""
 
 FILL_BYTES = 64
 """Bytes per clock from the second-level cache into a multiprocessor."""
@@ -119,7 +119,7 @@ class TimeParts:
         return max(parts, key=lambda name: parts[name])
 
 
-# ---------------------------------------------------------------- what a schedule does
+# ---------------------------------------------------------------- the work of a schedule
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class WorkCounts:
 
     @cached_property
     def units(self) -> int:
-        """Tiles or their parts of K; the blocks of a stream."""
+        """Number of tiles, or of all their parts of K; for a stream, of its blocks."""
         if self.load.is_stream:
             return max(min(self.load.schedule.blocks, self.tiles * self.load.steps), 1)
         return max(self.tiles * self.load.parts, 1)
@@ -376,7 +376,7 @@ class WorkCounts:
 
     @cached_property
     def sum_bytes(self) -> int:
-        """Bytes of the sums of a tile; of ping-pong, of each group."""
+        """Bytes of the sums of a tile; with ping-pong groups, of each group's tile."""
         rows, columns, _ = self.load.schedule.tile
         return rows * columns * len(self.form.totals) * self.load.schedule.atom.c_dtype.bytes
 
@@ -385,7 +385,7 @@ class WorkCounts:
 
 
 def time_parts(load: Load) -> TimeParts | None:
-    """The estimated time of a schedule in parts; None for machines without known rates, such as processors.
+    """The estimated time of a schedule in parts; None for machines without known rates, such as CPUs.
 
     Args:
         load: the schedule for a problem.

@@ -199,7 +199,7 @@ DECODED_SHAPES = (
 many tiles.
 
 Forms with 128 rows of a group also take operands that are contiguous along their rows, not along K.  They
-have the most stages for their size, because the narrow operand is the long one.
+have the most stages for their size, because the operand with fewer bits has the longer side of the tile.
 """
 
 

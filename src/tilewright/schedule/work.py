@@ -105,7 +105,7 @@ class RowGroups:
         tile: rows of a tile.
         starts: first row of each group; 0: all groups begin with row 0; None: a group begins with the end of
             the one before.
-        block: rows for which a bound counts 1.
+        block: rows of one unit of a bound.
     """
 
     ends: Tensor
@@ -117,7 +117,7 @@ class RowGroups:
 
     @staticmethod
     def of(groups: Groups, arguments: Mapping[str, Any], dim: int, extent: Index, tile: Index) -> RowGroups:
-        """The groups of a span in the kernel that is written."""
+        """The groups of a span in the traced kernel."""
         starts = groups.starts
         first = arguments[starts.name] if isinstance(starts, Operand) else starts
         return RowGroups(arguments[groups.ends.name], dim, extent, tile, first, groups.block)
@@ -130,7 +130,7 @@ class RowGroups:
 
     @property
     def numbers(self) -> Index:
-        """The count of numbers that tiles have; 0 without groups."""
+        """How many numbers the groups have, with a tile or without; 0 without groups."""
         return (self.extent // self.tile + self.count) * minimum(self.count, 1)
 
     def find(self, number: Index) -> Found:
@@ -167,7 +167,7 @@ class RowGroups:
         return self._rows(index(self.ends[group]))
 
     def _rows(self, bound: Index) -> Index:
-        """The number of rows before a bound, within the extent; a multiple of a block if that is."""
+        """The number of rows before a bound, at most the extent; with blocks, the extent in whole blocks."""
         if self.block == 1:
             return minimum(natural(bound), self.extent)
         return minimum(natural(bound), ceil_div(self.extent, self.block)) * self.block
@@ -175,7 +175,7 @@ class RowGroups:
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """The order of tiles by the shards of an array, which begins with a chosen shard and goes round.
+    """The order of tiles by the shards of an array, which begins with a chosen shard and wraps around.
 
     Args:
         dim: the part of a tile's place that numbers its rows: 0 for ``m``, 1 for ``n``; after these, the
@@ -191,7 +191,7 @@ class ShardOrder:
     first: Index
 
     def turned(self, number: Index, count: Index, unit: int = 1) -> Index:
-        """The number of a tile along the rows.
+        """The place along the rows of the tile that has a number in the order of blocks.
 
         Args:
             number: the number in the order of the blocks.

@@ -58,7 +58,7 @@ class HostClock:
         return f"host time by perf_counter, {often} per sample, caches as the calls leave them"
 
     def calls(self, work: Work) -> int:
-        """The fixed number, or the power of two that fills a millisecond."""
+        """Return the fixed number, or the power of two that fills a millisecond."""
         if self._calls is not None:
             return self._calls
         count = 1
@@ -84,7 +84,7 @@ class HostClock:
 
 
 class BusyClock(HostClock):
-    """Processor time of all threads of the process, without that of other processes.
+    """CPU time of all threads of the process, without that of other processes.
 
     Caches, memory and the units of a core are still shared with other processes.  Times of several busy
     threads are added up.
@@ -110,8 +110,8 @@ class BusyClock(HostClock):
 def wait_for_quiet() -> None:
     """Return when no other thread of this process computes, or after half a second.
 
-    A BLAS keeps its threads polling after a product (OpenBLAS 0.3.31 for 0.1 s). They take half of every
-    processor from the next call that is timed.
+    A BLAS keeps its threads polling after a product (OpenBLAS 0.3.31 for 0.1 s). They take half of each
+    processor's time from the next call that is timed.
     """
     end = time.perf_counter() + MOST_WAIT_SECONDS
     while time.perf_counter() < end:

@@ -52,10 +52,10 @@ class SixLaunches:
 
     Args:
         a: real and imaginary parts of A (M, K), where the target reaches them.
-        b: those of B (K, N).
-        out: those of the result (M, N).
+        b: real and imaginary parts of B (K, N).
+        out: real and imaginary parts of the result (M, N).
         products: four arrays (M, N), for the products.
-        target: where they lie.
+        target: the target whose memory holds the arrays.
         precision: how exactly f32 is multiplied.
     """
 
@@ -107,10 +107,10 @@ class ComplexTrial(FlowTrial):
 
     Args:
         shape: M, N and K.
-        dtype: of real and imaginary parts.
+        dtype: dtype of real and imaginary parts.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
         planar: whether real and imaginary parts are separate arrays.
-        asked: the arguments besides arrays.
+        asked: the other arguments of `complex_matmul`.
         seed: seed of the random numbers.
         ran: the executables of the last call.
     """

@@ -50,7 +50,7 @@ class Readings:
         self.path = path
 
     def mark(self) -> int:
-        """Return the present time, for `since`."""
+        """Return the present end of the file, for `since`."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def since(self, mark: int) -> dict[str, float]:
@@ -79,7 +79,9 @@ MOST_SETS = 64
 
 
 def sets_for(set_bytes: int, target: str) -> int:
-    """Return how many sets of arrays have twice the second-level cache between two uses of one.
+    """Return how many sets of arrays to use in turn, so that no set is still cached at its next use.
+
+    Between two uses of a set, the others fill twice the cache.
 
     Args:
         set_bytes: bytes of one set.

@@ -35,7 +35,7 @@ class Contracted:
     """The arguments of `einsum`, in host memory.
 
     Args:
-        subscripts: of the axes.
+        subscripts: the labels of the axes, as in `einsum`.
         arrays: ``a``, ``b``, ``out``, and those of `ADDED` and `SCALES` that the call has.
     """
 
@@ -63,15 +63,15 @@ class Contracted:
         """Random arrays: numbers from a normal distribution, integers over a part of their range.
 
         Args:
-            subscripts: of the axes.
-            shapes: of the operands.
-            kind: their dtype.
-            bias: whether there is one: a number for each index of the axes that only ``b`` has.
-            multiply: whether there is an array of the shape of the result to multiply with.
-            residual: whether there is one, of the shape of the result.
-            c: whether there is one, likewise.
+            subscripts: the labels of the axes, as in `einsum`.
+            shapes: shapes of the operands.
+            kind: dtype of the operands.
+            bias: whether to draw a bias: a number for each index of the axes that only ``b`` has.
+            multiply: whether to draw ``multiply``, an array of the shape of the result.
+            residual: whether to draw a residual, of the shape of the result.
+            c: whether to draw ``c``, of the shape of the result.
             whole: whether numbers are small integers, whose sums are exact.
-            seed: of the random numbers.
+            seed: seed of the random numbers.
         """
         rng = np.random.default_rng(seed)
         named = read_subscripts(subscripts, [len(shape) for shape in shapes])
@@ -110,7 +110,7 @@ class EinsumTrial(FlowTrial):
         beta: the factor of ``c``.
         derivative: an argument of `einsum`.
         dropped: probability, seed and offset of `einsum`.
-        saturate: an argument of `einsum`, as the following.
+        saturate: an argument of `einsum`.
         split_k: an argument of `einsum`.
         reduction: an argument of `einsum`.
         precision: an argument of `einsum`.

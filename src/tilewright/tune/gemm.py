@@ -34,7 +34,7 @@ class Gemm(TuningSubject):
 
     Args:
         shape: extents (M, N, K).
-        dtype: of A and B, by name.
+        dtype: name of the dtype of A and B.
         layout: how A and B are stored, a letter for each, as in `operands`.
         precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores.
         target: where it is computed.
@@ -188,7 +188,7 @@ class OperationLaunch(TuningSubject):
 
     @property
     def is_portable(self) -> bool:
-        """Other processes would have to call the operation, too."""
+        """False: another process would have to call the operation to get the kernel."""
         return False
 
 

@@ -145,7 +145,7 @@ def _text(line: dict[str, Any]) -> bytes:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Rename a file, so that it can be looked at; returns its new path, or None if it does not exist."""
+    """Rename a file, so that it is kept for inspection; returns its new path, or None without a file."""
     if not os.path.lexists(path):
         return None
     number = next(n for n in range(1, 10**6) if not os.path.lexists(f"{path}.aside-{n}"))
@@ -159,7 +159,7 @@ Say = Callable[[str], object]
 
 
 class TuningFiles:
-    """A table and its journal, opened to be added to.
+    """A table and its journal, opened for new entries.
 
     A damaged file is set aside under another name, and made anew. The journal also holds the entries of a
     damaged table.

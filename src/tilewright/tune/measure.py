@@ -27,7 +27,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A median, and an interval that holds the true median with 95 % confidence where samples allow it.
+    """A median, and an interval that holds the true median with 95 % confidence if samples are enough.
 
     Args:
         median: the median of the samples.
@@ -186,7 +186,7 @@ def measure(
 
     Args:
         callables: by name; each does the same work on data in the memory of the target.
-        target: ``"cuda"`` for device time, anything else for host time.
+        target: the target of a GPU for device time, any other one for host time.
         effort: how long to measure.
         clock: the clock; default: that of the target.
 
@@ -208,7 +208,8 @@ def do_bench(call: Callable[..., Any], target: str) -> float:
 
     Args:
         call: the callable to time, without arguments.
-        target: ``"cuda"`` for device time with a cold second-level cache, anything else for host time.
+        target: the target of a GPU for device time with a cold second-level cache, any other one for host
+            time.
 
     Raises:
         ToolchainError: no CUDA driver, or no device.

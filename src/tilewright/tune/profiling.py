@@ -1,4 +1,4 @@
-"""Profiling: every candidate of a kernel, checked and measured in turns, or why it was not."""
+"""Profiling: every candidate of a kernel, checked and measured in turns, or the reason against it."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def reasons_of(subject: TuningSubject, arch: str | None = None) -> list[Reason]:
 
 
 def constants_source(subject: TuningSubject, arch: str | None = None) -> str:
-    """Say what the constants of the estimate were fitted to."""
+    """Return the source of the constants of the estimate, in words."""
     question = subject.question(arch)
     assert question is not None, "a dataflow kernel"
     found = question.arch

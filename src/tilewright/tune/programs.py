@@ -54,7 +54,7 @@ def parse_args(
     """Parse the command line of a program for kernels: ``[--small] [--target …] [verify init time [M N K]]``.
 
     Args:
-        about: what the program does; the first line is shown.
+        about: the description of the program, whose first line is shown.
         shapes: for each target that it can run on, the extents of its problem.
         small: the same for ``--small``.
         extents: their names, e.g. ``"M N K"``, if numbers can follow: whether every element is verified (0
@@ -71,7 +71,7 @@ def parse_args(
     """
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="a small problem")
-    # The fastest target that is here: a GPU, else one with machine code.
+    # The fastest target of this machine: a GPU, else one with machine code.
     found = {name: target_named(name) for name in shapes if has_device(name)}
     default = max(found, key=lambda name: (found[name].memory != HOST, found[name].machine_code))
     parser.add_argument("--target", choices=shapes, default=default, help=f"default here: {default}")
@@ -116,8 +116,8 @@ def run_gemm(
         bound: the kernel, with constants ``tile`` and ``mma``; takes A (M, K), B (N, K), C (M, N).
         dtype: element type of A and B.
         shape: extents (M, N, K).
-        target: which target runs it; ``"reference"``, which looks for hazards, is not timed.
-        init: what fills A and B, see `operands`.
+        target: the target that runs it; ``"reference"``, which looks for hazards, is not timed.
+        init: the numbers in A and B, see `operands`.
         verify: whether to verify.
         time: whether to measure; if not, the time of the first call is shown, which may have compiled.
 
@@ -168,7 +168,7 @@ def run_attention(
             keys that the first query sees besides its own.
         dtype: element type of Q, K, V and O.
         shape: extents (B, H, M, N, D).
-        target: which target runs it.
+        target: the target that runs it.
         causal: whether query i sees the keys up to i + N - M only.
 
     Raises:

@@ -44,7 +44,7 @@ class ScaledOperands:
 
     Args:
         a: (M, K).
-        b: (K, N); of numbers of 4 bits one in each element.
+        b: (K, N); numbers of 4 bits are unpacked, one in each element.
         scale_a: a number for each row, or each block of them, or None; see `scaled_mm`.
         scale_b: a number for each column, or each block of them, or each group and column, or None.
         bias: a number for each column, or None.
@@ -83,13 +83,13 @@ class ScaledOperands:
         Args:
             shape: M, N and K.
             kinds: dtypes of A and of B.
-            scales: which scales there are.
-            bias: whether there is one.
+            scales: names of the scales to draw.
+            bias: whether to draw a bias.
             layout: how A and B lie in memory, as for `tilewright gemm`.
             blocks: rows of A and columns of B per scale, if scales belong to blocks along K.
             seed: seed of the random numbers.
             group: number of neighbours along K that share a scale, and a zero point.
-            zeros: whether groups have zero points.
+            zeros: whether to draw zero points of groups.
         """
         m, n, k = shape
         rng = np.random.default_rng(seed)
@@ -275,7 +275,7 @@ class ScaledTrial(FlowTrial):
 
 
 def _placed(array: Array, target: str) -> Any:
-    """Copy an array to a target: numbers of 4 bits two in a byte, along K where K is contiguous."""
+    """Copy an array to a target; numbers of 4 bits are packed, two in a byte, along K if K is contiguous."""
     kind = dtypes.dtype(array.dtype)
     if not kind.is_packed:
         return device_put(array, target)

@@ -51,13 +51,13 @@ Arrays = tuple[Any, ...]
 """The arguments of a kernel, in the order of its parameters."""
 
 MOST_FLOPS = 1 << 34
-"""Operations of the largest problem that is compared as a whole each time; of larger ones some rows are."""
+"""Operations of the largest problem whose results are always compared whole; of larger ones some rows are."""
 
 LOOP_COST = 16
-"""How many times as long the bounds of a loop take as those of a product of as many operations."""
+"""Time to compute the bounds of a loop that carries a state, relative to a product of equal operations."""
 
 COLUMNS = 4096
-"""Columns of the sums of a `checksum`."""
+"""Number of sums of a `checksum`; words of 8 bytes this far apart are added up."""
 
 _UNWRITTEN = 0xFF
 """Bytes that are NaN in every float dtype, so that unwritten elements are found."""
@@ -283,7 +283,7 @@ class SubjectArrays:
         return found
 
     def _chosen(self, operand: Operand) -> Iterator[tuple[Operand, int]]:
-        """The arrays of integers that choose rows of an array, each with the number of rows."""
+        """The arrays of integers that choose rows of an array, each with the number of existing rows."""
         shape = self.subject.specimens[operand.name].shape
         view = View.strided(shape, (0,) * len(shape))
         for one in operand.transforms:

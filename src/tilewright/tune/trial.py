@@ -97,7 +97,7 @@ class Trial:
     Args:
         bound: the kernel; takes A (M, K), B (N, K), C (M, N), or B (K, N) if it names the dimensions so.
         operands: A (M, K) and B (K, N), in host memory.
-        target: which target runs it.
+        target: the target that runs it.
         atom: the kernel's MMA atom, which decides the bound of its sums.  Default: the schedule's.
         about: a description for its name, e.g. ``"192x256x256, fma.f32.f32"``.  Default: its schedule.
         out: dtype of C; default: that of the library's GEMM.
