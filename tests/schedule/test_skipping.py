@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -317,6 +318,15 @@ def test_schedules_that_no_symmetric_result_has(name: str) -> None:
     a, c = np.zeros((64, 32), np.float16), np.zeros((64, 64), np.float32)
     with pytest.raises(tw.ScheduleError, match=r"stored twice|one extent must divide|square blocks"):
         masks.gram.bind(schedule=SCHEDULES[name])(a, c, target="reference")
+
+
+def test_the_refusal_of_split_k_names_fields_of_a_schedule() -> None:
+    a, c = np.zeros((64, 32), np.float16), np.zeros((64, 64), np.float32)
+    with pytest.raises(tw.ScheduleError) as refused:
+        masks.gram.bind(schedule=SCHEDULES["parts of K"])(a, c, target="reference")
+    named = set(re.findall(r"(\w+)=", str(refused.value)))
+    assert "split_k" in named
+    assert named <= {field.name for field in fields(tw.Schedule)}
 
 
 def test_another_result_beside_a_symmetric_one_is_refused() -> None:

@@ -478,13 +478,9 @@ def mirrored(case: ScheduleOnMachine) -> Reasons:
         near = "a value without a mask, which is masked where the result is read, or one store with a mask"
         yield "tile", text, near, second[0]
     if schedule.is_split or schedule.along_k > 1:
-        text = f"split_k={schedule.split_k!r}, along_k={schedule.along_k}; tiles of {name} are stored twice"
-        yield (
-            "split_k",
-            f"{text}, and several blocks or groups share a tile",
-            "split_k=1, along_k=1",
-            second[0],
-        )
+        text = f"split_k={schedule.split_k!r} and groups={schedule.groups} divide K among warps"
+        text += f"; tiles of {name} are stored twice, each by the warps that have all of K"
+        yield "split_k", text, 'split_k=1, and groups=1 with roles="none"', second[0]
     if schedule.balanced:
         text = (
             f"balanced=True; shares of rows and of columns differ, and {name} has a diagonal of square blocks"
