@@ -19,7 +19,7 @@ import tilewright as tw
 from tilewright.runtime import tables
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import OtherVersionError, ScheduleTable, Version
-from tilewright.tune import clocks
+from tilewright.tune import clocks, tuner
 from tilewright.tune import subject as module
 from tilewright.tune.gemm import Gemm, build
 from tilewright.tune.journal import Journal, Outcome, TuningFiles, set_aside
@@ -92,6 +92,15 @@ def test_what_a_kill_cut_off_is_measured_again_and_all_else_is_kept(directory: P
     assert (again.measured, again.known) == (1, 2)
     for line in path.read_bytes().splitlines():
         json.loads(line)
+
+
+def test_a_candidate_that_cannot_be_compiled_is_neither_measured_nor_known(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "build", lambda *given, **named: {legal()[1]: "it is too large"})
+    found = tuned(Journal(directory / "a.journal", version()))
+    assert (found.measured, found.known) == (2, 0)
+    assert found.refused[repr(legal()[1])] == "not compiled: it is too large"
 
 
 # ---------------------------------------------------------------- what is wrong

@@ -76,6 +76,7 @@ class Tuner:
             raise LaunchError(f"{self.subject} has no candidates: {why}; nearest legal choice: tw.steps")
         known = self.journal.outcomes(self._problem)
         left = [one for one in legal if repr(one.schedule) not in known]
+        already = len(legal) - len(left)
         # A candidate that cannot be compiled has an outcome too.
         wanted = list(dict.fromkeys(one.schedule for one in (legal[0], *left)))
         failed = build(
@@ -99,7 +100,7 @@ class Tuner:
         refused |= {text: one.against for text, one in outcomes.items() if one.against}
         entry, speed = self._final(legal, arrays)
         self.journal.win(entry)
-        return Tuned(entry, speed, len(left), len(legal) - len(left), refused)
+        return Tuned(entry, speed, len(left), already, refused)
 
     @cached_property
     def _problem(self) -> str:
