@@ -77,6 +77,8 @@ def test_an_asynchronous_atom_needs_the_layout_of_the_hardware() -> None:
         (lambda X, x: np.maximum(x, 0.0), "nearest legal choice: tw.maximum(x, y)"),
         (lambda X, x: np.maximum(np.zeros(64), x), "nearest legal choice: tw.maximum(x, y)"),
         (lambda X, x: np.sum(x), "nearest legal choice: tw.reduce_sum(x, dim)"),
+        (lambda X, x: np.log2(x), "nearest legal choice: tw.log2(x)"),
+        (lambda X, x: np.clip(x, 0.0, 1.0), "nearest legal choice: tw.clamp(x, low, high)"),
         (lambda X, x: np.mean(X, axis=0), "then tw.reduce_sum(x, dim) / x.shape[dim]"),
         (lambda X, x: np.where(x < 0, x, 0), "nearest legal choice: tw.where(condition, x, y)"),
         (lambda X, x: np.where(X.shape[0] < 3, 1, 0), "nearest legal choice: tw.where(condition, x, y)"),
