@@ -23,7 +23,7 @@ def test_the_main_loop_of_the_librarys_gemm() -> None:
     status, said = run(*GEMM, "--arch", "gfx942")
     assert status == 0, said
     assert said.startswith("gemm for hip gfx942\n")
-    parts = ("a turn of the main loop", "accesses of a lane", "for each other", "what the kernel takes")
+    parts = ("a turn of the main loop", "accesses of a lane", "ratios in a turn", "resources of the kernel")
     assert all(part in said for part in (*parts, "warps of a SIMD", "counted while the listing was executed"))
     product = next(
         line for line in said.splitlines() if " v_mfma_f32_32x32x8_f16" in line and "acc +=" in line

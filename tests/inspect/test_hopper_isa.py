@@ -144,7 +144,7 @@ def test_the_report_says_what_a_turn_moves_and_what_the_kernel_takes() -> None:
         ("global load into shared memory", "4 of 16384 bytes", "A"),
         ("global load into shared memory", "4 of 8192 bytes", "B"),
     ]
-    taken = dict(tables["what the kernel takes"])
+    taken = dict(tables["resources of the kernel"])
     assert (taken["registers"], taken["spill store bytes"], taken["stack bytes"]) == ("168", "0", "0")
     assert taken["shared bytes"] == "90160"
     assert taken["warps of a SIMD"].startswith("3, limited by registers")

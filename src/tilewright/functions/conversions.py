@@ -248,7 +248,7 @@ class AlignedSum:
         """Return the largest error of a sum, relative to the sum of the absolute values of its products.
 
         In each group every product and the accumulator lose up to ``2**-bits`` of the largest addend, and the
-        sum is truncated.  No addend is larger than the sum of all sizes so far.
+        sum is truncated.  No addend is larger than the sum of the absolute values so far.
 
         Args:
             products: number of products that are added to one accumulator.
@@ -270,7 +270,7 @@ class AlignedSum:
             a: (M, K) in f64, numbers of A's dtype, whose products with B's are exact in f64.
             b: (N, K), in f64, as ``a``.
             c: (M, N), an array of the accumulator.
-            dtypes: those of A, B and the accumulator.
+            dtypes: the dtypes of A, B and the accumulator.
 
         Example:
             >>> from tilewright.dtypes import f16, f32

@@ -195,10 +195,10 @@ FORMULAS = {
 
 
 _DEFINED = re.compile(r"^(?:DEVICE|static)\b[^{;\n]*\b(\w+)\(", re.MULTILINE)
-"""The name of a function at its definition."""
+"""Pattern of a function definition; its group is the name."""
 
 _UNREAD = re.compile(r'//[^\n]*|"[^"\n]*"')
-"""Comments and strings of a C++ text."""
+"""Pattern of the comments and strings of a C++ text."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Pieces:
 
     @cached_property
     def _piece_of(self) -> dict[str, str]:
-        """The piece that defines a function or type."""
+        """For each function or type, the piece that defines it."""
         found: dict[str, str] = {}
         for name, text in self.texts.items():
             for defined in _DEFINED.findall(text) or (name,):

@@ -13,18 +13,18 @@ Obstacle: TypeAlias = Callable[[DType], str]
 
 
 def anything(kind: DType) -> str:
-    """Take every dtype."""
+    """Return no obstacle: every dtype is accepted."""
     return ""
 
 
 def numbers(kind: DType) -> str:
-    """Take all dtypes but truth values."""
+    """Return why a dtype holds no numbers; empty unless it holds truth values."""
     boolean = "needs numbers; combine truth values with & | ^ ~, or convert them with .to(tw.i32)"
     return boolean if kind.kind == "bool" else ""
 
 
 def real_numbers(kind: DType) -> str:
-    """Take integers and real floats."""
+    """Return why a dtype is no integer or real float; empty if it is one."""
     return numbers(kind) or ("needs real numbers" if kind.components > 1 else "")
 
 

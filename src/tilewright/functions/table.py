@@ -30,7 +30,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def _through_f64(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
-    """Compute f32 in f64 too, because NumPy's f32 versions are less exact."""
+    """Return a function that computes f32 in f64, because NumPy's f32 version is less exact."""
     return lambda x: np.asarray(function(np.asarray(x, np.result_type(x, np.float64))), x.dtype)
 
 

@@ -1,7 +1,7 @@
 """Timelines: the events of each agent of a block in logical steps, from one recorded run.
 
-The reference records the order of each warp's operations, and which operation waits for which. From these,
-and from the steps of each operation in `Lengths`, follows the earliest begin of every event.  No time is
+The reference records the order of each warp's operations, and which operation waits for which. These orders
+and the number of steps of each operation (`Lengths`) give the earliest start of every event.  No time is
 measured.
 """
 

@@ -322,7 +322,7 @@ def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
     starts before the tensor stops the GPU.  Loads are clipped exactly.
     """
     array = tensor.buffer
-    if elements(box.starts):  # of no row they begin before the tensor
+    if elements(box.starts):  # gathered rows are unknown before the launch
         text = f"gathered rows may lie anywhere in {array}, and a store by TMA must not begin before it"
         yield op.violation("tma", text, "tw.index(...) of one of them, or tw.copy")
     unit, extent = UNIT_BYTES // array.dtype.bytes, tensor.array.shape[box.inner]
@@ -369,7 +369,7 @@ def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
 
 
 class WantedMap(NamedTuple):
-    """A map in every row of a table, for bulk copies.
+    """A tensor map that the launcher writes into every row of a table.
 
     Args:
         table: the kernel's parameter.

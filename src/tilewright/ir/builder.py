@@ -41,7 +41,7 @@ class Names:
         self._lent[value.name] = value
 
     def own(self, wanted: str) -> str:
-        """Return a unique name from the author's; a value with this name as a generated one is renamed."""
+        """Return a unique form of an author's name; a value that has it as a generated name is renamed."""
         if value := self._lent.pop(wanted, None):
             object.__setattr__(value, "name", self.unique(wanted, own=True))
             self.lend(value)
@@ -116,7 +116,7 @@ class Builder:
             yield from block
 
     def so_far(self) -> Block:
-        """Yield all operations so far, including nested ones."""
+        """Return all operations so far as one block."""
         return Block(tuple(self.recorded()))
 
     def take_last(self) -> Op | None:

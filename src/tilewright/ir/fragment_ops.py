@@ -172,7 +172,7 @@ FRAGMENT_OPS: tuple[type[Op], ...] = (ReduceOp, Redistribute, Coordinates)
 
 
 def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) -> DType:
-    """Return the dtype of ``function(operands)``: ``asked`` (conversions), boolean (comparisons), or theirs.
+    """Return a function's dtype: ``asked`` (conversions), boolean (comparisons), or that of the operands.
 
     Args:
         function: the elementwise function.

@@ -149,7 +149,7 @@ class _Conversion(Op):
 
     @property
     def ends(self) -> tuple[Value, Value]:
-        """The bytes, and the numbers."""
+        """The fragment of bytes, and the fragment of numbers."""
         return self.source, self.target
 
     def verify(self) -> Iterator[Violation]:
@@ -206,7 +206,7 @@ class Pack(_Conversion):
 
     @property
     def ends(self) -> tuple[Value, Value]:
-        """The bytes, and the numbers."""
+        """The fragment of bytes, and the fragment of numbers."""
         return self.target, self.source
 
 
@@ -218,7 +218,7 @@ PACKED_OPS: tuple[type[Op], ...] = (AsBytes, Unpack, Pack)
 
 
 KEEPS = ("shared", "view", "gather", "peer", "partition", "as_bytes", "copy")
-"""Operations with packed operands or results."""
+"""Names of the operations that may have packed operands or results."""
 
 
 def is_packed(value: object) -> bool:

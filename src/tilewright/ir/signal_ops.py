@@ -41,7 +41,7 @@ class Signal(Op):
     scope: str = "gpu"
 
     def verify(self) -> Iterator[Violation]:
-        """One u32 in global memory, a value of 1 or more."""
+        """Require one u32 in global memory, and a value of 1 or more."""
         yield from _verify_counter(self, self.counter)
         yield from _verify_scope(self, self.scope)
         yield from _verify_of(self, self.of)
@@ -69,7 +69,7 @@ class Ticket(Op):
     of: Int | None = None
 
     def verify(self) -> Iterator[Violation]:
-        """One u32 in global memory, one i32 in shared memory."""
+        """Require one u32 in global memory, and one i32 in shared memory."""
         yield from _verify_counter(self, self.counter)
         yield from _verify_of(self, self.of)
         kind = self.target.tensor if self.target.is_tensor else None
@@ -81,7 +81,7 @@ class Ticket(Op):
 
 @dataclass(frozen=True)
 class Await(Op):
-    """The first warp waits until ``counter >= value``, and then comes after the signals that made it so."""
+    """The first warp waits until ``counter >= value``; later work comes after the signals that raised it."""
 
     name = "await_"
     traits = Traits((GLOBAL,))
@@ -97,7 +97,7 @@ class Await(Op):
         return maximum(self.value, 0)
 
     def verify(self) -> Iterator[Violation]:
-        """One u32 in global memory."""
+        """Require one u32 in global memory."""
         yield from _verify_counter(self, self.counter)
         yield from _verify_scope(self, self.scope)
 
@@ -112,7 +112,7 @@ class Reset(Op):
     counter: Value
 
     def verify(self) -> Iterator[Violation]:
-        """One u32 in global memory."""
+        """Require one u32 in global memory."""
         yield from _verify_counter(self, self.counter)
 
 

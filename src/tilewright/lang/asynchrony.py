@@ -179,10 +179,10 @@ def bulk_wait(pending: int = 0) -> None:
 def fence_async(memory: str = "shared") -> None:
     """Make earlier ordinary accesses to a memory visible to bulk copies and asynchronous MMA.
 
-    They access memory through another path than threads do, so writes of threads need a fence.  Either each
-    thread that wrote calls it before the barrier at which the issuing thread waits, or the issuing thread
-    calls it after the barrier.  No fence is needed after a bulk copy wrote the data, or before a copy
-    overwrites data that threads have only read, before a barrier.
+    These use another path to memory (the async proxy) than threads do, so data that threads wrote needs a
+    fence.  Either each thread that wrote calls it before the barrier at which the issuing thread waits, or
+    the issuing thread calls it after the barrier.  No fence is needed after a bulk copy wrote the data, or
+    before a copy overwrites data that threads have only read, before a barrier.
 
     Args:
         memory: ``"shared"``; or ``"global"``, for `tma_load` of data that the same kernel has written.
@@ -362,7 +362,7 @@ def launch_dependents() -> None:
 
 def begin_early() -> None:
     """`prior_grid_wait` on machines that have it; on others grids never overlap."""
-    if _BESIDE in current().arch.features:
+    if _DEPENDENT_LAUNCH in current().arch.features:
         prior_grid_wait()
 
 
@@ -371,12 +371,12 @@ def let_next_begin(condition: Condition | bool) -> None:
 
     If it does not hold, the next grid starts when this one has ended, as on other machines.
     """
-    if _BESIDE in current().arch.features:
+    if _DEPENDENT_LAUNCH in current().arch.features:
         with when(condition):
             launch_dependents()
 
 
-_BESIDE = "dependent_launch"
+_DEPENDENT_LAUNCH = "dependent_launch"
 """Feature name of machines on which a grid can start before the previous one ends."""
 
 

@@ -140,8 +140,7 @@ def absolute(x: Fragment | Tile | Number | Scalar) -> Any:
 def maximum(x: Any, y: Any) -> Any:
     """The larger of two values, element by element; takes fragments, numbers and integers.
 
-    NaN where one of them is NaN, as in NumPy.  Of two integers it is an integer, which may be an extent or an
-    index.
+    NaN if either is NaN, as in NumPy.  The larger of two integers, such as extents or indices, is an integer.
 
     Example:
         >>> import numpy as np

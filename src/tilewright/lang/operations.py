@@ -140,7 +140,7 @@ def fragment(
 
 
 def _distribution_of(like: Distribution | Fragment | Tensor, vector: int | None = None) -> Distribution:
-    """Return the map of a fragment or a partitioned tensor; for another tensor, the best for all threads."""
+    """Return the map of a fragment or a partitioned tensor; for any other tensor, the map of `load`."""
     if isinstance(like, Distribution):
         return like
     spread = getattr(like.value.type, "distribution", None)

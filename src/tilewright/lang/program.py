@@ -57,7 +57,7 @@ SYNC = (EXPLICIT, AUTO)
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
 BATCH = "..."
-"""Stands for any number of leading dimensions."""
+"""Name in a declaration that stands for any number of dimensions."""
 LEAST_STRIDE = -(2**63)
 
 
@@ -240,7 +240,7 @@ class Program:
             tracer.sizes.update(size.sym for size in sizes.values())
             try:
                 returned = self.function(*arguments, **given)
-            except (LayoutError, DTypeError) as error:  # of layouts and atoms, which know no line
+            except (LayoutError, DTypeError) as error:  # layouts and atoms do not know the author's line
                 located = TraceError(str(error), raised_at(error))
                 raise located.with_traceback(error.__traceback__) from None
             except Exception as error:
@@ -336,7 +336,7 @@ class FunctionSignature:
             for at, one in reversed([*enumerate(self.arguments)])
             for place, dim in enumerate(one.dims)
         }
-        """For each dimension an argument that has it, and its place there."""
+        """For each dimension, the argument that gives its extent, and the axis of that argument."""
 
         for one in self.results:
             if missing := [dim for dim in one.dims if dim not in self.sizes]:

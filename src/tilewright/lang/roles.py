@@ -68,7 +68,7 @@ def role(
 
 
 class _Role(RecordedRegion):
-    """Records a role; those inside count its warps."""
+    """Records a role; nested roles take their warps from it."""
 
     first: int
     count: int

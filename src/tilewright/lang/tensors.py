@@ -501,7 +501,7 @@ def _step(part: slice) -> int:
 
 
 def _hiding(transform: Transform, shape: tuple[Int, ...]) -> Transform:
-    """Return a part of a tensor that a schedule takes, with variables as indices outside of the tensor.
+    """Return a schedule's tile or slice, with each index outside of the tensor held in a variable.
 
     Schedules take tiles past the end of a loop, or in a branch that is never taken.  If extents are
     constants, tracing knows that such a tile lies outside, and would refuse it.
@@ -532,7 +532,7 @@ def _is_outside(first: Int, length: Int, extent: Int) -> bool:
 
 
 def _hidden(index: Int) -> Int:
-    """Return the value of a variable that holds an index, which no proof uses."""
+    """Return an index through a variable, so that no proof knows its value."""
     tracer = current()
     held = tracer.define(Variable, "outside", initial=index)
     now = Sym(tracer.names((f"{held.name}_now",))[0], *VARIABLE)

@@ -167,7 +167,7 @@ def depth_of(operand: Value) -> int:
 
 
 def _step(run: Sequence[Mma], rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
-    """Yield the operations of one iteration of multiplies that share a loop."""
+    """Return the operations of one iteration of multiplies that share a loop."""
     ops: list[Op] = []
     loaded: dict[tuple[Value, bool], Value] = {}
     for op in run:

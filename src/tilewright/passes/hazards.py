@@ -210,9 +210,9 @@ class _AccessPair:
             yield dict(zip(self.spans, values, strict=True))
 
     def _settle(self) -> None:
-        """Find the values to try.
+        """Choose the symbol values to try.
 
-        If there are none, treat the tiles as equal, provided that they are equal or disjoint; else give up.
+        If they are unknown or too many, compare tiles of one grid as equal tiles; give up on any others.
         """
         for sym in sorted(self.sides[0].free | self.sides[1].free, key=str):
             span = self._span(sym)

@@ -98,7 +98,7 @@ class _Parts:
         self.made: list[Op] = []
 
     def parts(self) -> list[Op]:
-        """Yield the operations: copy bytes between memories, or copy bytes and convert them in registers."""
+        """Return the operations: copy bytes between memories, or copy bytes and convert them in registers."""
         op = self.op
         if is_packed(op.source) and is_packed(op.target):
             ends = (self._seen(op.source), self._seen(op.target))

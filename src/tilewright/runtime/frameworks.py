@@ -89,7 +89,10 @@ def finish(
     owner: object,
     unit: int = 1,
 ) -> ArrayInfo:
-    """Check the rules for arrays of every framework; a stride counts ``unit`` bytes, or elements if 1."""
+    """Check the metadata of an array of any framework, and return it with strides in elements.
+
+    ``strides`` count elements if ``unit`` is 1; otherwise bytes, and an element has ``unit`` of them.
+    """
     extents = tuple(map(int, shape))
     if min(extents, default=0) < 0:
         raise LaunchError(f"shape {extents} has a negative extent")
@@ -131,7 +134,7 @@ _CONTIGUOUS = (
 
 
 def none() -> None:
-    """Answer for the current stream of a framework without streams."""
+    """Return None as the current stream, for a framework without streams."""
     return
 
 

@@ -111,7 +111,7 @@ def encoded(
     # TMA counts dimensions from the innermost, whose stride is 1 and not passed.
     inwards = [*reversed(order)]
     extents = [driver.cuuint64_t(shape[dim]) for dim in inwards]
-    # A stride that is never taken may be 0, and then is that of dense rows.
+    # A dimension of extent 1 may have any stride, even 0; it gets the stride of dense rows.
     dense = -(-shape[inwards[0]] * size // STRIDE_BYTES) * STRIDE_BYTES
     taken = [strides[dim] * size if shape[dim] > 1 else dense for dim in inwards[1:]]
     steps_bytes = [driver.cuuint64_t(stride) for stride in taken]

@@ -29,7 +29,7 @@ from tilewright.runtime.recent import Recent
 
 ALIGN_BYTES = 16
 DIVISOR = 16
-"""The largest power of 2 whose divisibility of strides a class records."""
+"""Largest power of 2 that a class records as a divisor of strides."""
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 

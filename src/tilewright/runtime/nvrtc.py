@@ -26,7 +26,7 @@ FATAL = ("C7508", "C7510", "C7511", "C7517")
 """Assembler warnings of wrong or slow code: an ignored setmaxnreg, or wgmma that wait for each other."""
 
 WRONG_CODE = {"f64.f64.f64.f64": ((13, 1), "--ptxas-options=-O2")}
-"""Texts that old versions translate wrongly: words in them, the first right version, an option that helps.
+"""Texts that old versions miscompile: words in them, the first correct version, an option that avoids it.
 
 Between two turns of a loop, the assembler of NVRTC 13.0 leaves out the wait for the last ``mma.m16n8k4`` of
 f64.  The next one adds to an unfinished sum, whose registers may already hold addresses.  Results were wrong

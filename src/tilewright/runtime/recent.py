@@ -21,9 +21,10 @@ clock = itertools.count(1)
 class Recent(Generic[Key, Kept]):
     """A dictionary of bounded size that drops the least recently used values.
 
-    A look-up with `get` counts as a use.  A look-up with `find` costs as much as one in a dictionary; the
-    values then know themselves when they were used, and are asked each time a sixteenth of the bound was
-    kept. A sixteenth is dropped at once, so the cost of keeping a value does not grow with the bound.
+    A look-up with `get` counts as a use.  A look-up with `find` costs as much as one in a dictionary, and
+    counts nothing: such values record their uses themselves, and ``used`` reads the record each time that a
+    sixteenth of the bound has been kept.  A sixteenth is dropped at once, so the cost of keeping a value does
+    not grow with the bound.
 
     No method waits for a lock: threads, signal handlers and forked children may call any of them at any time.
     Threads that keep values at the same moment may each exceed the bound by one, until the next is kept.

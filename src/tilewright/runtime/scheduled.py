@@ -269,9 +269,9 @@ def _chosen_loop(form: FoldForm, request: TraceRequest) -> Schedule:
 
 
 def _in_rows(made: RecordedFlow) -> RecordedFlow | None:
-    """Return a flow that is reduced along the columns of a tile with whole rows; None for other flows.
+    """Return a flow with whole rows in place of the reduced columns of a tile; None if that is impossible.
 
-    A loop along the row computes it if no tile covers all columns.
+    A loop along the row computes it; this serves rows that no tile covers.
     """
     flow = with_rows(made.flow)
     if flow is made.flow:

@@ -55,7 +55,7 @@ class Box:
         steps: distance between two of these elements, in elements of the dimension.
         order: the tensor's dimensions in the order of the box in shared memory, from slowest to fastest.
         is_swizzled: whether shared memory holds swizzled rows of 128 bytes; otherwise it holds one row.
-        where: whether the integers in memory that choose its starts exist; if not, it lies outside.
+        where: whether the rows that integers in memory choose exist; otherwise the whole box lies outside.
     """
 
     starts: tuple[Int, ...]

@@ -47,7 +47,7 @@ class Window(NamedTuple):
         return self.dilation * (self.filter - 1) + 1
 
     def fits(self, extent: Int) -> Guard:
-        """The extent with its padding holds the filter once.
+        """Return the condition that an extent, with its padding, holds the filter at least once.
 
         Example:
             >>> print(Window(3).fits(2).condition)
@@ -222,7 +222,7 @@ def _split_groups(
     each = floordiv(shape[channel], groups) if groups > 0 else 0
     if groups > 0 and channels % groups and not isinstance(shape[channel], int):
         whole: list[tuple[int, Int]] = [(0, extent) for extent in shape]
-        whole[channel] = (0, mul(each, groups))  # all channels: `Geometry.requirements` says so
+        whole[channel] = (0, mul(each, groups))  # `Geometry.requirements` checks that these are all channels
         return [Slice(tuple(whole)), Unmerge(channel, (groups, each))], [*moved, channel]
     if groups < 1 or channels % groups:
         near = divisor_at_most(channels, groups)

@@ -86,7 +86,7 @@ class View(Drawable):
 
     @staticmethod
     def row_major(shape: Sequence[Int]) -> View:
-        """The view of a buffer whose last dimension is contiguous, and the others follow."""
+        """The view of a packed buffer whose last dimension is contiguous."""
         strides: list[Int] = [1]
         for extent in shape[:0:-1]:
             strides.insert(0, mul(strides[0], extent))

@@ -44,7 +44,7 @@ class GridCell:
     Args:
         lines: its text.
         fill: its colour; None if the element does not exist.
-        run: small neighbours of a row with equal runs become one box.
+        run: neighbours in a row with equal runs become one box, if cells are small.
         brief: the text of that box.
         group: a thick line separates cells of different groups.
         note: its tooltip.

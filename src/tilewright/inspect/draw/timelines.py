@@ -161,7 +161,7 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
 
 RANK_WORDS = {"load": "copy to another rank", "mma": "tile", "wait": "wait for a shard"}
 RANK_STEPS = 120
-"""Steps of a timeline of ranks, at most."""
+"""Most steps of a timeline of ranks."""
 
 
 @layouts

@@ -22,7 +22,7 @@ in an execution of the listing (`execute_listing`, `BankCounter`).
     print(found)
     found.sources[line].tensors            # the arrays of the instruction at a line of the listing
     found.conflicts[line].factor           # passes over the banks per necessary pass
-    found.met(IsaKind.SHARED_STORE)        # of all stores of the main loop
+    found.met(IsaKind.SHARED_STORE)        # bank conflicts of all stores of the main loop
 """
 
 from tilewright.inspect.isa.instructions import Body, IsaKind, IsaLine, ListingLoop

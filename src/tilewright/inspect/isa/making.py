@@ -157,7 +157,7 @@ _ACCESSES = ("LDG", "STG", "LD", "ST", "LDS", "STS", "LDL", "STL", "LDGSTS")
 _ENDS = ("BRA", "EXIT", "RET", "JMP", "BRX")
 
 _ONCE_MORE = "BRA.U.ANY"
-"""Repeats instructions of one lane for lanes with other operands; in our kernels all lanes have the same."""
+"""A branch back to instructions of one lane, for lanes with other operands; in our kernels all are equal."""
 
 
 def read_sass(

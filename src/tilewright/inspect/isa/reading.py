@@ -182,7 +182,7 @@ class Breach:
 
 
 _LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
-"""In a wait, the number of loads of global memory that may still be in flight."""
+"""Pattern of a wait; its group is the number of loads of global memory that may stay in flight."""
 
 _LEAST = ("matrix_per_load", "global_bytes", "shared_load_bytes", "shared_store_bytes", "warps")
 

@@ -178,8 +178,8 @@ class IsaReport:
         tables |= {
             "accesses of a lane in a turn": list(_accesses(both, self.conflicts)),
             "boxes that are moved in a turn": list(_boxes(both, self.sources)),
-            "for each other": [*ratios],
-            "what the kernel takes": list(_resources(self.isa)),
+            "ratios in a turn": [*ratios],
+            "resources of the kernel": list(_resources(self.isa)),
         }
         return {name: rows for name, rows in tables.items() if rows}
 

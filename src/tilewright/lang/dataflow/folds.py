@@ -43,6 +43,8 @@ class Steps(SpanLoop):
 
     span: Span
     turns: tuple[Span, ...] = ()
+    """Spans of the outer dimensions of ``tw.steps((R, K))``, whose iterations run in order."""
+
     carried: list[Carried]
     state: tuple[Accumulator, ...] = ()
     """The accumulators whose merge the author states."""
@@ -51,7 +53,7 @@ class Steps(SpanLoop):
     """Function of the states of two parts that returns the state of both."""
 
     stores: list[Store]
-    """What each step stores."""
+    """Stores of each step."""
 
 
 def carry(flow: Recorder, acc: Accumulator) -> None:
@@ -276,7 +278,7 @@ def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[Cel
 
 
 def _cell(tile: Tile) -> Cell:
-    """Return the placeholder of a cell."""
+    """Return the node of a tile that is a `Cell`."""
     assert isinstance(tile.node, Cell)
     return tile.node
 

@@ -55,7 +55,7 @@ class IndexedPlace(NamedTuple):
 
 
 def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
-    """``tensor[index]`` along some spans; None adds an axis."""
+    """Record the load ``tensor[index]``; None in the index adds an axis."""
     operand, at, axes = _place(flow, tensor, index)
     _check_unstored(flow, operand)
     own = tuple(axis for axis in axes if axis is not None)
@@ -77,7 +77,7 @@ def _check_unstored(flow: Recorder, operand: Operand) -> None:
 
 
 def taken(flow: Recorder, table: Tensor, codes: Tile) -> Tile:
-    """``table[codes]``: the elements of an array of one dimension, as rows that integers in memory choose.
+    """Record ``table[codes]``, a lookup in a one-dimensional array, as rows that integers in memory choose.
 
     Raises:
         TraceError: the table has more dimensions, or the codes are no elements of a whole array of integers.
@@ -189,7 +189,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
 
 
 def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple[Span, ...] | None:
-    """The spans with rows and columns exchanged; None unless the array is whole and square."""
+    """Return a store's spans with rows and columns exchanged; None unless the array is whole and square."""
     inner = [span for span in flow.tiles if span.kind == TILE]
     if (
         len(inner) != 2
@@ -221,7 +221,7 @@ def _apart(one: Operand, other: Operand) -> bool:
 
 
 def _steps(operand: Operand) -> list[tuple[int, int] | None]:
-    """Return the step and the first element of each dimension of slices of an array; None if unknown."""
+    """Return the (step, first element) of a view along each dimension; None or a missing entry if unknown."""
     found: list[tuple[int, int] | None] = [(1, 0)] * len(operand.shape)
     for transform in operand.transforms:
         match transform:
@@ -262,7 +262,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
     dims = [one for one in index if one is not None]
     rows = {dim: _integers(tensor, one) for dim, one in enumerate(dims) if isinstance(one, Tile)}
     index = tuple(_span_of(one) if isinstance(one, Tile) else one for one in index)
-    # The view in which neighbours along some spans share one element.
+    # Repeat elements along dimensions with a shared index, as in ``scale[m, k // 128]``.
     for dim, one in enumerate(one for one in index if one is not None):
         if one.shared == 1:
             continue
@@ -311,7 +311,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
 
 
 def _integers(tensor: Tensor, tile: Tile) -> Operand:
-    """Return the array of integers that a tile as an index chooses rows by."""
+    """Return the integer array that a tile used as an index was loaded from."""
     node = tile.node
     if not isinstance(node, ArrayPart):
         raise TraceError(
@@ -646,7 +646,7 @@ def _flow_of(call: str, explicit: str) -> Any:
 
 
 def _fit(call: str, made: Any) -> Any:
-    """Return the shards of an array if they are valid."""
+    """Return the arrival or departure of an array's shards; raise an error if it is invalid."""
     if wrong := misfit(made):
         near = "whole arrays, as in READY='R' of dtype u32"
         raise TraceError(f"{call}: {wrong}; nearest legal choice: {near}", here())

@@ -236,7 +236,7 @@ def steps(
 
 
 def _block(block: int, extent: Int) -> int:
-    """Return the indices for which bounds count 1; they divide an extent."""
+    """Return the number of indices in one unit of ``begin`` and ``end``; it must divide the extent."""
     found = constant("block", block)
     if found < 1 or divisor(extent) % found:
         raise TraceError(
@@ -248,7 +248,7 @@ def _block(block: int, extent: Int) -> int:
 
 
 def _bounded(begin: Any, end: Any) -> Groups:
-    """Return the groups whose bounds a loop over steps has."""
+    """Return the bounds of a loop over steps as the bounds of groups."""
     found = []
     for name, one in (("begin", begin), ("end", end)):
         node = one.node if isinstance(one, Tile) else None
@@ -496,7 +496,7 @@ class _StepsLoop(_SpanLoop, Steps):
         self.groups: Groups | None = None
 
     def spans(self, targets: list[str]) -> Any:
-        """Return the span of the loop, after those of its turns."""
+        """Return the spans of the outer dimensions and, last, of the loop itself."""
         *names, last = map(current().name, _names(targets, len(self.extents)))
         *turns, extent = self.extents
         self.turns = tuple(Span(name, one, BATCH) for name, one in zip(names, turns, strict=True))
@@ -607,7 +607,7 @@ class FlowRecorder(Recorder):
         return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)
 
     def placed(self, tile: Tile, combine: str, axis: int) -> Tile:
-        """Record the place of the first extreme along an axis."""
+        """Record the index of the first extreme along an axis."""
         return first_place(self, tile, combine, axis)
 
     def scanned(self, tile: Tile, axis: int, *, reverse: bool) -> Tile:

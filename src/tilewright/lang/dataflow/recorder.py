@@ -44,7 +44,7 @@ _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 
 
 def promoted(function: str, kinds: Sequence[DType]) -> DType:
-    """Return the narrowest dtype that holds the numbers of all; operands are converted to it before use.
+    """Return the narrowest dtype that holds the values of all operands, which are converted to it.
 
     Raises:
         DTypeError: no dtype holds the numbers of all.
@@ -67,7 +67,7 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
 
 
 def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
-    """Return whether a dtype holds all numbers of others.
+    """Return whether a dtype holds every value of some other dtypes.
 
     Example:
         >>> from tilewright.dtypes import bf16, f16
@@ -275,7 +275,7 @@ class Recorder(TileRecorder):
         return made
 
     def constant(self, value: Any, like: Tile) -> Tile:
-        """Return a number as a tile with the dtype of another tile, or an array if that has whole rows."""
+        """Return a number as a tile of another tile's dtype, or a whole array if that tile has whole rows."""
         is_array = isinstance(value, Tensor) and value.value.tensor.shape
         if is_array and {*like.node.axes} & {*self.rows.spans}:
             return whole(self, value)

@@ -54,10 +54,10 @@ class WholeRows:
         self.tracer, self.home = tracer, home
         self.spans: list[Span] = []
         self.stored: dict[Span, Span] = {}
-        """The span of tiles of each whole row that is stored."""
+        """For each whole row that is stored, the span of the tiles along it."""
 
     def index(self, extent: Int, taken: Collection[Span] = ()) -> SpanIndex:
-        """Return ``:`` of a dimension as an index, with another span than those that are taken."""
+        """Return the index for ``:`` of a dimension: a span of its extent that is not in ``taken``."""
         for span in self.spans:
             if span not in taken and self.tracer.are_equal(span.extent, extent):
                 return SpanIndex(span, self.home)
@@ -97,7 +97,7 @@ class WholeRows:
         return self.stored[span]
 
     def renamed(self, node: Node, old: Axis, new: Axis) -> Node | None:
-        """Return a value along another whole row of the same extent; None if it may not vary along that."""
+        """Return a value with a whole row replaced by another of the same extent; None if that is illegal."""
         if old is None or new is None or not {old, new} <= {*self.spans}:
             return None
         parts = list(walk(node))
@@ -106,7 +106,7 @@ class WholeRows:
         return along(node, {old: new}, {}) if self.tracer.are_equal(old.extent, new.extent) else None
 
     def aligned(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        """Return the operands of a function, along one whole row where theirs have the same extent."""
+        """Return the operands of a function, with one whole row in place of several of the same extent."""
         made = list(nodes)
         for place in range(-max((len(node.axes) for node in made), default=0), 0):
             axes = [node.axes[place] if len(node.axes) >= -place else None for node in made]
@@ -138,14 +138,14 @@ def is_whole(part: slice) -> bool:
 
 
 def along(node: Node, moved: Mapping[Span, Span], known: dict[int, Node]) -> Node:
-    """Return a value with other spans in place of those that it varies along.
+    """Return a value with some of its spans replaced.
 
-    A sum over one of them, or a reduction, keeps its own.
+    A sum or reduction over a replaced span keeps the old one.
 
     Args:
         node: the value.
-        moved: the new span of each.
-        known: values that are already made, by the `id` of the old ones.
+        moved: for each replaced span, the new one.
+        known: results so far, by the `id` of the old value.
 
     Raises:
         TraceError: a loop carries the value.
@@ -191,7 +191,7 @@ def whole(flow: Any, tensor: Tensor, first: Axis = None) -> Tile:
     Args:
         flow: the recorder.
         tensor: the array.
-        first: the whole row that the first axis continues, if it has its extent.
+        first: a whole row to reuse as the span of the first dimension that has its extent.
     """
     made = flow.tracer.builder.defining(tensor.value)
     turned = (
@@ -217,7 +217,7 @@ def whole(flow: Any, tensor: Tensor, first: Axis = None) -> Tile:
 
 
 def place_of(tile: Tile, what: str, axis: int) -> int:
-    """Return the place of an axis of a tile.
+    """Return the number of an axis of a tile, counted from 0.
 
     Raises:
         TraceError: the tile has no such axis.
@@ -258,7 +258,7 @@ def scanned(flow: Any, tile: Tile, axis: int, *, reverse: bool) -> Tile:
 
 
 def first_place(flow: Any, tile: Tile, combine: str, axis: int) -> Tile:
-    """Record the place of the first extreme along an axis, or of the first NaN.
+    """Record the index of the first extreme along an axis, or of the first NaN.
 
     Args:
         flow: the recorder.
@@ -294,7 +294,7 @@ def first_place(flow: Any, tile: Tile, combine: str, axis: int) -> Tile:
 
 
 def lifted(flow: TileRecorder, tile: Tile, place: int, rank: int) -> Tile:
-    """Return a reduced tile with a new axis in place of the one that was reduced."""
+    """Return a reduced tile with a new axis in place of the reduced one."""
     index = [slice(None)] * rank
     return flow.rearranged(tile, (*index[:place], None, *index[place + 1 :]))
 

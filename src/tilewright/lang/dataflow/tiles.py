@@ -36,7 +36,7 @@ class SpanIndex:
         self.shared = shared
 
     def check(self) -> None:
-        """Refuse it after its loop.
+        """Raise an error if the loop of this span has ended.
 
         Raises:
             TraceError: the loop has ended.
@@ -86,7 +86,7 @@ class SpanIndex:
 
 
 class SpanLoop:
-    """A loop over spans: whether its body is being recorded."""
+    """A loop over spans; ``is_open`` while its body is being recorded."""
 
     what = "loop"
     text: str
@@ -104,7 +104,7 @@ def ended_error(what: str, home: SpanLoop) -> TraceError:
 
 
 class TileRecorder(Protocol):
-    """The interface of a flow that tiles use."""
+    """The methods of the recorder that tiles call."""
 
     loops: list[SpanLoop]
 
@@ -123,7 +123,7 @@ class TileRecorder(Protocol):
         """Record ``combine`` over an axis."""
 
     def placed(self, tile: Tile, combine: str, axis: int) -> Tile:
-        """Record the place of the first extreme along an axis."""
+        """Record the index of the first extreme along an axis."""
 
     def scanned(self, tile: Tile, axis: int, *, reverse: bool) -> Tile:
         """Record prefix sums along an axis."""
@@ -135,7 +135,7 @@ class TileRecorder(Protocol):
         """Record a constant number."""
 
     def constant(self, value: Any, like: Tile) -> Tile:
-        """Return a number as a tile with the dtype of another tile, or an array if that has whole rows."""
+        """Return a number as a tile of another tile's dtype, or a whole array if that tile has whole rows."""
 
     def carry(self, acc: Accumulator) -> None:
         """Let the open loops carry an accumulator that was made outside of them."""
@@ -537,7 +537,7 @@ class Accumulator(Tile):
             self._node = replace(self._node, dtype=kind)
 
     def set_value(self, node: Node, needs: Iterable[SpanLoop], without: Iterable[SpanLoop] = ()) -> None:
-        """Take another value, which also belongs to these loops."""
+        """Set the value; it also belongs to the loops ``needs``, and no longer to ``without``."""
         self._node = node
         self.needs = (self.needs | frozenset(needs)) - frozenset(without)
 
