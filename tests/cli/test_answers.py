@@ -111,6 +111,16 @@ def test_files_of_problems_are_not_taken_for_the_answer(tmp_path: Path) -> None:
     ended = run("tune", "gemm", str(problems), "--target", "reference", "--json")
     assert "is not measured" in json.loads(ended.stdout)["error"]["message"]
     assert problems.read_text() == "[[8, 8, 8]]"
+    ended = run("tune", "gemm", "--json", str(problems), "--target", "reference")
+    assert "is not measured" in json.loads(ended.stdout)["error"]["message"]
+    assert problems.read_text() == "[[8, 8, 8]]"
+
+
+def test_an_answer_replaces_an_earlier_answer(tmp_path: Path) -> None:
+    kept = tmp_path / "a.json"
+    for action in ("stats", "clear"):
+        assert run("cache", action, "--json", str(kept)).exit_code == 0
+        assert ("cleared" in json.loads(kept.read_text())) == (action == "clear")
 
 
 @pytest.mark.parametrize(

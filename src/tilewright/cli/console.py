@@ -41,7 +41,7 @@ _at_once: list[Callable[..., object]] = []
 
 
 def end_at_once(handler: Callable[..., object]) -> None:
-    """Have Ctrl-C end the command at once, unless a shell or a program has set another handler."""
+    """Make Ctrl-C end the command at once, unless a shell or a program has set another handler."""
     if _ours(signal.default_int_handler):
         signal.signal(signal.SIGINT, handler)
         _at_once[:] = [handler]
@@ -49,7 +49,7 @@ def end_at_once(handler: Callable[..., object]) -> None:
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """Have Ctrl-C raise `KeyboardInterrupt` meanwhile."""
+    """Make Ctrl-C raise `KeyboardInterrupt` in this context."""
     if not _at_once or not _ours(_at_once[0]):
         yield
         return
@@ -97,19 +97,19 @@ _answer: ContextVar[VerbAnswer | None] = ContextVar("the answer that is asked fo
 
 
 def tell(**facts: Any) -> None:
-    """Add facts to the answer, if it is asked for as data by ``--json``; they are in JSON's types."""
+    """Add facts, in JSON's types, to the answer, if ``--json`` asks for one."""
     if (answer := _answer.get()) is not None:
         answer.facts |= facts
 
 
 def step(name: str, text: str, fix: str = "") -> None:
-    """Add a step and its outcome to the answer, if it is asked for as data, with a command that mends it."""
+    """Add a step, its outcome and a command that mends it to the answer, if ``--json`` asks for one."""
     if (answer := _answer.get()) is not None:
         answer.steps.append({"step": name, "text": text} | ({"fix": fix} if fix else {}))
 
 
 class _Copied(io.StringIO):
-    """Text that is printed, and kept."""
+    """A stream that keeps its text, and copies it to another stream."""
 
     def __init__(self, shown: Any) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _Copied(io.StringIO):
 
 
 REFUSED_WORDS: Any = typer.BadParameter.__mro__[1]
-"""The error of words that a verb does not know, which typer does not export."""
+"""The error class for unknown words of a command; typer does not export it."""
 
 
 class Answering(typer.core.TyperCommand):
@@ -177,8 +177,8 @@ class Answering(typer.core.TyperCommand):
 def _place_of_answer(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the place of the answer, ``"-"`` for the standard output, and the other words.
 
-    ``--json`` takes the next word if that is a file for it: one that ends with .json after all arguments, or
-    one below /dev.
+    ``--json`` takes the next word if it is ``-``, a path below /dev, or a .json file that does not exist or
+    holds an earlier answer.  Any other .json file is an argument, which the answer must not overwrite.
     """
     rest = list(words)
     for at, word in enumerate(rest):
@@ -188,10 +188,23 @@ def _place_of_answer(words: Sequence[str]) -> tuple[str | None, list[str]]:
             return word.removeprefix("--json=") or "-", rest[:at] + rest[at + 1 :]
         if word == "--json":
             following = rest[at + 1] if at + 1 < len(rest) else ""
-            if following == "-" or following.startswith("/dev/") or following.endswith(".json"):
+            if following == "-" or following.startswith("/dev/") or _may_hold_answer(following):
                 return ("-" if following == "/dev/stdout" else following), rest[:at] + rest[at + 2 :]
             return "-", rest[:at] + rest[at + 1 :]
     return None, rest
+
+
+def _may_hold_answer(word: str) -> bool:
+    """Return whether a word names a .json file that is absent or empty, or that holds an earlier answer."""
+    if not word.endswith(".json"):
+        return False
+    try:
+        text = Path(word).read_bytes()
+        return not text or "verb" in json.loads(text)
+    except OSError:
+        return True
+    except (ValueError, TypeError):
+        return False
 
 
 def _write_answer(answer: VerbAnswer, place: str, status: int, text: str) -> None:
@@ -305,7 +318,7 @@ def _stop(message: str, status: int, error: BaseException | None = None) -> type
 
 
 def _keep_error(error: BaseException | None, message: str) -> None:
-    """Make an error the answer, if that is asked for as data."""
+    """Put an error into the answer, if ``--json`` asks for one."""
     if (answer := _answer.get()) is not None:
         answer.error = {"type": type(error).__name__ if error is not None else "Stopped", "message": message}
         where = getattr(error, "location", None)
@@ -432,7 +445,7 @@ Constants = Annotated[
         "May be repeated.",
     ),
 ]
-Element = Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")]
+Element = Annotated[str, typer.Option(help="Element type, as in tilewright gemm.")]
 OperandLayout = Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")]
 ExactOrTf32 = Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")]
 MostCandidates = Annotated[
@@ -468,7 +481,7 @@ def verified(compared: Callable[[], GemmComparison | StoredComparison]) -> None:
 
 
 def timed(trial: FlowTrial) -> None:
-    """Time a trial in turns with other libraries, print each time, then the line of ours."""
+    """Time a trial in turns with other libraries; print each time, then our ``Perf:`` line."""
     if not TARGETS[trial.target].machine_code:
         typer.echo(trial.perf(1e6 * trial.run()))
         return
@@ -489,7 +502,7 @@ def told(taken: Measurement) -> float:
 def perf(
     call: Callable[[], object], target: str, flops: float, moved: int, name: str, rivals: Callable[[], Calls]
 ) -> None:
-    """Time a call in turns with other libraries, print each time, then the line of ours.
+    """Time a call in turns with other libraries; print each time, then our ``Perf:`` line.
 
     Args:
         call: our call.
