@@ -66,7 +66,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class TimeConstants:
-    """Times of an architecture that no data sheet says; fitted to times of products.
+    """Times of an architecture that no data sheet gives; fitted to measured products.
 
     The defaults are those of Hopper, also for GPUs that were not measured.
 
@@ -74,17 +74,17 @@ class TimeConstants:
         launch_us: time of a kernel that does nothing.
         cluster_us: additional time of a launch in clusters.
         arrival_us: time from the request of a stage to its arrival.
-        step_us: time of a step of one group of warps besides its multiplication: to wait and to release.
+        step_us: time that one group of warps needs in each K step to wait for a stage and to release it.
         copied_step_us: time of a step if the warps that multiply asynchronously also copy.
         access_clocks: clocks of one access of a warp that copies.
-        outside: cost of such an access outside the array, relative to one inside.
+        outside: cost of such an access outside the array, relative to an access inside.
         store_clocks: clocks of one access of a warp that stores results.
-        reading: share of the reads from shared memory that multiply-adds do not hide.
+        reading: share of the time of reads from shared memory that multiply-adds do not hide.
         cut: additional cost of a cache line of a row that does not begin at a line, relative to its bytes.
         dirty: share of the second-level cache that is written back while the first bytes come.
-        ticket_us: time until the parts of K have met.
-        part_bytes_per_us: rate at which a block reads the sums of other parts.
-        synchronous: rate of ``mma.sync`` relative to the machine's rate of multiplication, without f64.
+        ticket_us: time of one round in which the blocks that share a tile of a split K meet.
+        part_bytes_per_us: rate at which a block reads the partial sums of other parts of K.
+        synchronous: rate of ``mma.sync`` relative to the peak rate of the matrix units, except for f64.
         source: what the constants were fitted to; empty for a machine that was not measured.
     """
 
@@ -198,7 +198,7 @@ class Arch:
     def registers_of_each(self, threads: int) -> int:
         """Return the registers per thread of a block that has a multiprocessor to itself.
 
-        The registers lie in equal parts next to the `SCHEDULERS`, and a warp has all of its own in one part.
+        The registers are divided evenly among the `SCHEDULERS`; all registers of a warp lie in one part.
         """
         warps = -(-max(threads, 1) // self.lanes)
         each = self.registers // SCHEDULERS // -(-warps // SCHEDULERS) // self.lanes

@@ -37,7 +37,8 @@ from tilewright.errors import LaunchError, LayoutError, SignatureError, close_to
 PACKAGE = str(Path(__file__).parent) + os.sep
 
 WANTS_ALL: list[Callable[[], bool]] = []
-"""Return whether the user wants whole tracebacks; `tilewright.runtime.environment` adds the function."""
+"""Functions that return whether the user wants whole tracebacks; `tilewright.runtime.environment` adds one.
+"""
 
 
 def trim(error: BaseException) -> None:
@@ -392,7 +393,7 @@ class Calls:
 
 
 layouts = Calls(LayoutError)
-"""For functions of layouts, views and maps."""
+"""Decorator for functions of layouts, views and maps."""
 
 launches = Calls(LaunchError)
-"""For functions that take the caller's arrays."""
+"""Decorator for functions that take the caller's arrays."""

@@ -163,7 +163,7 @@ def _record(
     Args:
         name: its short name.
         bits: width of the whole element.
-        kind: of each component.
+        kind: the kind of each component, as in `DType`.
         numpy: the NumPy dtype of its numbers.
         aliases: other names, PyTorch's first; empty: PyTorch's name is NumPy's.
         components: 2 for complex types.

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 LONGEST_VALUE = 120
-"""Characters of a value that a message shows."""
+"""Most characters of a value in a message."""
 
 
 def shown(value: object) -> str:

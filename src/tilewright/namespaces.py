@@ -44,14 +44,14 @@ ELSEWHERE = {
     "mm": "matmul",
     "pack_weights": "rearrange_weights",
 }
-"""Names of functions of ``tw`` in other libraries."""
+"""Names in other libraries of functions of ``tw``."""
 
 METHODS = {
     **{name: (f"x.{name}(axis)", f"tw.reduce_{name}") for name in ("sum", "max", "min")},
     "cumsum": ("x.cumsum(axis)", "tw.prefix_sum"),
     "mean": ("x.sum(axis) / x.shape[axis]", "tw.reduce_sum"),
 }
-"""Functions of other libraries that are methods of tiles here, and functions of fragments."""
+"""Functions of other libraries, as methods of tiles and as functions of fragments."""
 
 
 def namespace(

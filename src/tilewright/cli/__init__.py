@@ -1,4 +1,4 @@
-"""The command line: thin verbs over the rooms below."""
+"""The command line: thin verbs over the other packages."""
 
 from __future__ import annotations
 

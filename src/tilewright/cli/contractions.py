@@ -50,7 +50,7 @@ def einsum(
     ],
     a: Annotated[str, typer.Argument(metavar="A", help="Extents of A: 2x128x64.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Extents of B: 64x4x32.")],
-    dtype: Annotated[str, typer.Option(help="Of A and of B.")] = "f32",
+    dtype: Annotated[str, typer.Option(help="Element type of A and B.")] = "f32",
     bias: Annotated[bool, typer.Option(help="Add a number for each index that only B has.")] = True,
     activation: Activation = None,
     dropout: Annotated[float, typer.Option(help="Probability with which an element is set to 0.")] = 0.0,
@@ -125,11 +125,11 @@ def complex_numbers(
             show_default=False,
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of real and imaginary parts: f64, f32, f16 or bf16.")] = "f32",
+    dtype: Annotated[str, typer.Option(help="Element type of a part: f64, f32, f16 or bf16.")] = "f32",
     planar: Annotated[
         bool, typer.Option(help="Real and imaginary parts are arrays of their own, as always of bf16.")
     ] = False,
-    conjugate: Annotated[str, typer.Option(help="What is conjugated: none, a, b or ab.")] = "none",
+    conjugate: Annotated[str, typer.Option(help="Operands to conjugate: none, a, b or ab.")] = "none",
     method: Annotated[str, typer.Option(help="4m, four real products, or 3m, three.")] = METHODS[0],
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = "exact",
     target: TargetName = CPU.name,
@@ -140,7 +140,7 @@ def complex_numbers(
     schedule: ScheduleText = None,
     seed: Seed = 0,
 ) -> None:
-    """Multiply complex matrices, say what is launched, verify the result, and time it.
+    """Multiply complex matrices, print the launches, verify the result, and time it.
 
     Ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, of 8 operations for each m, n, k.
 
@@ -196,16 +196,16 @@ def scaled(
             show_default=False,
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help=f"Of A: {', '.join(map(str, OPERANDS))}.")] = "f16",
+    dtype: Annotated[str, typer.Option(help=f"Element type of A: {', '.join(map(str, OPERANDS))}.")] = "f16",
     weights: Annotated[str, typer.Option(help="Dtype of B, one of these, i4 or f4e2m1.")] = "f8e4m3",
     group: Annotated[
-        int, typer.Option(min=0, help="Neighbours along K that have a scale of B in common; 0: all.")
+        int, typer.Option(min=0, help="Neighbours along K that share a scale of B; 0: all.")
     ] = 0,
     zeros: Annotated[bool, typer.Option(help="Zero points for the groups of B.")] = False,
     out_dtype: Annotated[
-        str | None, typer.Option(help="Of the result, which saturates if it has 8 bits.", show_default=False)
+        str | None, typer.Option(help="Element type of the result; 8 bits saturate.", show_default=False)
     ] = None,
-    layout: Annotated[str, typer.Option(help="How A and B lie in memory, as of gemm.")] = "nt",
+    layout: Annotated[str, typer.Option(help="How A and B lie in memory, as in gemm.")] = "nt",
     blocks: Annotated[
         str | None,
         typer.Option(
@@ -225,10 +225,10 @@ def scaled(
 ) -> None:
     """Multiply operands of different widths, scale rows and columns, verify every element, and time it.
 
-    D = activation(scale_a * (A @ B) * scale_b + bias), in one kernel.  Beside it stands the flow that it
-    replaces: kernels that convert operands, multiply, and scale and add the bias, with their launches and the
-    bytes that they move.  Ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where the bytes
-    are those of every array once.
+    D = activation(scale_a * (A @ B) * scale_b + bias), in one kernel.  The steps show the launches and bytes
+    of this kernel, and of the kernels that it replaces: those convert operands, multiply, and scale and add
+    the bias.  Ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where the bytes are those of
+    every array once.
 
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """

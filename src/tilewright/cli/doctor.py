@@ -170,7 +170,7 @@ def _environment() -> Iterator[ToolCheck]:
 
 
 def cpu_tools() -> Iterator[ToolCheck]:
-    """The C++ compilers."""
+    """Check the C++ compilers."""
     found = find_toolchains()
     for place, toolchain in enumerate(found):
         used = "" if place else ", which target cpu uses"
@@ -180,7 +180,7 @@ def cpu_tools() -> Iterator[ToolCheck]:
 
 
 def cuda_tools() -> Iterator[ToolCheck]:
-    """NVRTC, the disassembler, the driver, and the GPUs."""
+    """Check NVRTC, the disassembler, the driver, and the GPUs."""
     try:
         major, minor = nvrtc.version()
         yield ToolCheck(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")
@@ -203,7 +203,7 @@ def cuda_tools() -> Iterator[ToolCheck]:
 
 
 def hip_tools() -> Iterator[ToolCheck]:
-    """The compilers for AMD GPUs, ROCm's runtime, and the GPUs."""
+    """Check the compilers for AMD GPUs, ROCm's runtime, and the GPUs."""
     found = linked = 0
     for trial in amdgcn.try_toolchains():
         found += trial.usable is not None

@@ -121,8 +121,8 @@ def read_arrays(
         texts: options, each with one or more arrays. An option with an array that was given before, or an
             array that is given twice in one option, begins the next problem.
         names: the names of all possible arrays.
-        needed: the names of those that each problem has.
-        of: what takes the arrays, in words.
+        needed: names of the arrays that every problem must have.
+        of: the kernel or operation that takes the arrays, in messages.
 
     Raises:
         UsageError: an array has no name, is unknown, or is missing.

@@ -83,8 +83,8 @@ def _verify(errors: Iterable[Array], checked: str, what: str = "an element") -> 
 
     Args:
         errors: absolute errors, each divided by its bound.
-        checked: the elements that were compared.
-        what: one of them.
+        checked: the compared elements, in words.
+        what: one compared element, in words.
 
     Raises:
         WrongResultError: an element is beyond its bound.
@@ -260,7 +260,7 @@ def reduce(
         ),
     ] = None,
     of: Annotated[str, typer.Option(help=f"Some of {', '.join(REDUCTIONS)}, with commas.")] = "max,logsumexp",
-    axis: Annotated[str, typer.Option(help="What is reduced to one number each: rows or columns.")] = "rows",
+    axis: Annotated[str, typer.Option(help="Reduce each of the rows, or of the columns.")] = "rows",
     dtype: Annotated[str, typer.Option(help=f"Element type: {', '.join(DTYPES)}.")] = "f16",
     activation: Activation = None,
     target: TargetName = CPU.name,

@@ -101,7 +101,7 @@ def inspect(
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what --isa shows as a page.", show_default=False),
+        typer.Option(metavar="FILE", help="Write the output of --isa as a page.", show_default=False),
     ] = None,
     notes: Annotated[bool, typer.Option("--notes", help="Choices that the target made.")] = False,
     count: Annotated[
@@ -122,9 +122,9 @@ def inspect(
     ] = False,
     launch: Annotated[bool, typer.Option("--launch", hidden=True)] = False,
 ) -> None:
-    """Show what becomes of a kernel; without options its schedule, resources and notes.
+    """Show how a kernel is compiled; without options its schedule, resources and notes.
 
-    Compiles for GPUs that are not there; only --measure runs the kernel.
+    Compiles for GPUs that this machine lacks; only --measure runs the kernel.
     """
     choose("target", target, tuple(TARGETS))
     if kernel.endswith(".py"):

@@ -137,7 +137,7 @@ def _bound(instance: DeviceGemm, arch: str, b_memory: str | None) -> tuple[Bound
 
 
 def _matrix(kind: DType, layout: str) -> TensorSpec:
-    """Return a matrix of any extents, whose rows or columns begin at multiples of 16 bytes."""
+    """Return the class of matrices whose rows or columns begin at multiples of 16 bytes."""
     dim, unit = int(layout == "row"), ROW_BYTES // kind.bytes
     along, across = (1, unit), (unit, 1)
     return TensorSpec(kind, 2, dim, along if dim else across, across if dim else along, ROW_BYTES, False)

@@ -85,7 +85,7 @@ def _array(path: Path, file: io.BufferedReader) -> Array:
     order: Any = "F" if columns else "C"
     try:
         return np.frombuffer(content, element).reshape(shape, order=order)
-    except ValueError as error:  # more dimensions, or without elements longer ones, than an array has
+    except ValueError as error:  # too many dimensions, or an empty array with too long ones
         raise UsageError(f"{path}: is damaged: its header says shape {shape} of {element}") from error
 
 
@@ -99,7 +99,7 @@ def _header(file: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[An
     if int.from_bytes(count, "little") > LONGEST_HEADER:
         raise ValueError("a header without an end")
     text = file.read(int.from_bytes(count, "little"))
-    # What ml_dtypes calls this dtype NumPy does not read; no other has the name.
+    # NumPy cannot read the name that ml_dtypes gives f8e5m2; no other dtype has this name.
     known = text.replace(b"'descr': '<f1'", b"'descr': '|V1'")
     parse = (
         np.lib.format.read_array_header_1_0 if counts[version] == 2 else np.lib.format.read_array_header_2_0
@@ -111,7 +111,7 @@ def _header(file: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[An
 def _bytes(file: io.BufferedReader, wanted: int) -> bytearray:
     """Read a number of bytes, or fewer if the file ends."""
     status = os.fstat(file.fileno())
-    if stat.S_ISREG(status.st_mode):  # no memory is taken for what is not there
+    if stat.S_ISREG(status.st_mode):  # a damaged header must not allocate more than the file holds
         wanted = min(wanted, max(status.st_size - file.tell(), 0))
     content = bytearray(wanted)
     filled = 0
@@ -229,7 +229,7 @@ def extents_of(given: list[str], verb: str) -> tuple[int, int, int]:
 
 
 def check_memory(shape: tuple[int, int, int], element: DType) -> None:
-    """Refuse matrices that do not fit in memory, before the system ends some process."""
+    """Refuse matrices that do not fit in memory, before the system kills a process."""
     m, n, k = shape
     # Made in f64, multiplied, and verified in f64 with a bound.
     wanted = max(m * k, k * n) * 8 + (m * k + k * n) * element.bytes + m * n * (element.bytes + 4 * 8)

@@ -41,7 +41,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "schedule": read_schedule,
     "complex": lambda one: complex(*one),
 }
-"""Functions that read an argument which is no array, by its kind."""
+"""Functions that read an argument other than an array, by the argument's kind in the log."""
 
 
 class LoggedCall(NamedTuple):
@@ -226,7 +226,7 @@ class _Arguments:
 def _buffer(
     kind: DType, shape: tuple[int, ...], strides: tuple[int, ...], align: int
 ) -> tuple[Any, Any, int]:
-    """Return the bytes of an array with any strides, the array, and the place of its first element."""
+    """Return a flat buffer, an array in it with any strides, and the index of the array's first element."""
     steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
     empty = 0 in shape
     low = 0 if empty else sum(step for step in steps if step < 0)
@@ -252,7 +252,7 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: DType) -> A
 
 
 def _product(given: Mapping[str, Any]) -> Any:
-    """Return a matrix product with nothing added, in f64; None if more is asked."""
+    """Return a plain matrix product in f64; None if the call has other terms."""
     plain = {"a", "b", "out", "target", "schedule", "precision", "out_dtype", "split_k", "reduction"}
     if any(value is not None and name not in plain for name, value in given.items()):
         return None

@@ -120,7 +120,7 @@ def _subject(
 
 
 def _named(operation: str, arrays: Sequence[str], words: int, constants: Sequence[str]) -> list[str]:
-    """Return arrays without names as options: they are the arguments in their order."""
+    """Return the arrays as options with names; arrays without a name are the arguments in their order."""
     if ".py" in operation:
         bound, _ = bound_in_file(operation, constants, "gemm, or an operation")
         names = [one.name for one in bound.program.parameters if one.kind == "tensor"]

@@ -346,12 +346,12 @@ def tune(
     ] = False,
     seed: Seed = 0,
 ) -> None:
-    """Find the fastest schedule of each kernel, and have calls take it from now on.
+    """Find the fastest schedule of each kernel, and make later calls use it.
 
     Every candidate is compared with a float64 reference on a poisoned output, and timed in turns with the
-    untuned choice on arrays that no cache holds; what came of it is on disk before the next one begins, so
-    that after a kill the same command goes on where it was. The fastest are timed once more together, and
-    the winner is verified again on other numbers, every element.
+    untuned choice on arrays that no cache holds; each outcome is on disk before the next candidate begins, so
+    that the same command continues after a kill. The fastest are timed once more together, and the winner is
+    verified again on other numbers, every element.
 
     Exit status: 0, 1 when the untuned choice computes something wrong, 2 when the request cannot be served.
     """
@@ -555,7 +555,7 @@ def _show(made: Profile, roof: Roofs) -> None:
         say("untuned", f"{place}; by the rule: {untuned.candidate.rule}")
     now = made.subject.bound().schedule_for(*made.subject.arguments, target=made.subject.target)
     if now != untuned.candidate.schedule:
-        say("now", f"a table has another schedule taken: {now}")
+        say("now", f"a table of measured schedules selects another one: {now}")
 
 
 def _rates(made: Profile, name: str) -> list[str]:

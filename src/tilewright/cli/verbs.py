@@ -118,6 +118,6 @@ def run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="tilewright")
     except SystemExit as stop:
         return console.close_streams(stop.code if isinstance(stop.code, int) else console.OK)
-    except OSError as error:  # of the help, which is written before a verb begins
+    except OSError as error:  # from the help, which is printed before a verb begins
         return console.close_streams(console.refused(error))
     return console.close_streams(console.OK)

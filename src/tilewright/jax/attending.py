@@ -34,14 +34,14 @@ class AttentionOptions(NamedTuple):
 def _batched(
     function: Callable[..., tuple[Array, ...]], size: int, are: Any, arrays: tuple[Array, ...], terms: Any
 ) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
-    """Call attention, or its gradients, on a batch of problems, which becomes a part of their batch."""
+    """Call attention, or its gradients, once on a batch of problems, joined with their own batches."""
     rank = arrays[0].ndim - are[0][0]
     if rank == 4 or any(jax.tree.leaves(are[1])):
         batch = arrays[0].shape[are[0][0]] if rank == 4 else 0
         if any(jax.tree.leaves(are[1])) or ("bias" in terms and batch not in (0, 1)):
             found = looped(function, are, arrays, terms)
             return found, (True,) * len(found)
-    # `lse` has a row fewer of dimensions; every other array has four with its heads.
+    # Ranks with batch and heads: 3 of `lse`, 4 of every other array.
     ranks = [4 - (rank - (one.ndim - is_batched)) for one, is_batched in zip(arrays, are[0], strict=True)]
     given = []  # arrays with the new batch and their own one joined, heads and matrices
     for one, is_batched, own in zip(arrays, are[0], ranks, strict=True):
@@ -57,7 +57,7 @@ def _batched(
 
 @lru_cache(maxsize=256)
 def _attention(words: AttentionOptions) -> Callable[..., Array]:
-    """Attention with gradients."""
+    """Return attention with gradients, for some options."""
     given = words._asdict()
 
     @custom_vmap
@@ -124,7 +124,7 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
         return by_kernels(*args), args
 
     def backward_again(kept: Any, dys: Any) -> Any:
-        """The derivative of the gradients: JAX differentiates attention with stored scores twice."""
+        """Return the derivative of the gradients: JAX differentiates attention with stored scores twice."""
         *given, out, lse, dy = kept
 
         def gradients_with_scores(*args: Any) -> Any:
@@ -141,7 +141,7 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
 
 
 def _scores(words: AttentionOptions, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
-    """The scores before bias and masks, and the values of each head of queries, in f32."""
+    """Return the scores before bias and masks, and the values repeated for each query head, in f32."""
     groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
     q, k, v = (one.astype(jnp.float32) for one in (q, k, v))
     keys, values = (jnp.repeat(one, groups, -3) if groups > 1 else one for one in (k, v))
@@ -151,7 +151,7 @@ def _scores(words: AttentionOptions, q: Array, k: Array, v: Array) -> tuple[Arra
 
 
 def _with_scores(words: AttentionOptions, q: Array, k: Array, v: Array, terms: dict[str, Array]) -> Array:
-    """Attention without dropout that stores the scores, by JAX in f32."""
+    """Compute attention without dropout by JAX in f32; it stores the scores."""
     wide = jnp.float32
     scores, values = _scores(words, q, k, v)
     if "bias" in terms:
@@ -170,7 +170,7 @@ def _with_scores(words: AttentionOptions, q: Array, k: Array, v: Array, terms: d
 
 
 def _seen(words: AttentionOptions, rows: int, keys: int) -> Array:
-    """The keys that each row sees."""
+    """Return a mask, True if a row sees a key."""
     columns = jnp.arange(keys)
     if not words.causal:
         return jnp.ones((rows, keys), bool)
@@ -182,7 +182,7 @@ def _seen(words: AttentionOptions, rows: int, keys: int) -> Array:
 def _gradient_of_bias(
     words: AttentionOptions, q: Array, k: Array, v: Array, bias: Array, lse: Array, dy: Array, delta: Array
 ) -> Array:
-    """The gradient of a bias, with stored scores; a program that does not use it does not compute it."""
+    """Return the gradient of a bias, from stored scores; XLA drops the computation if nothing uses it."""
     scores, values = _scores(words, q, k, v)
     weights = jnp.exp(scores + bias - jnp.where(lse == -jnp.inf, 0, lse)[..., None])
     if words.causal:
@@ -210,7 +210,7 @@ def attention(
 ) -> Array:
     """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
 
-    Neither the kernel nor those of its gradients store the scores; the gradient of ``bias`` does.
+    Neither the kernel nor its gradient kernels store the scores; the gradient of ``bias`` does.
 
     Args:
         q: array (B, H, M, D) of float16, bfloat16 or float32; (H, M, D) or (M, D) likewise. D and E are at

@@ -1,4 +1,4 @@
-"""Calls of operations and kernels inside of XLA's programs: their texts, and how a text becomes launches."""
+"""Calls of operations and kernels inside of XLA's programs: a call's JSON text, and its launches."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ KERNELS: dict[str, Bound] = {}
 """The kernels that calls name, by the names of their operations."""
 
 PAGE, UNIT = 32, 16
-"""Arrays of the same alignment as XLA's buffers begin `UNIT` bytes after a multiple of `PAGE` bytes."""
+"""Arrays with the least alignment of XLA's buffers begin `UNIT` bytes after a multiple of `PAGE` bytes."""
 
 APART = 1 << 44
-"""Bytes between the addresses that stand for arrays on a GPU."""
+"""Bytes between the placeholder addresses of arrays on a GPU."""
 
 
 def number(op: str, name: str, value: Any) -> float:
@@ -107,15 +107,15 @@ def varying_axes(arrays: Sequence[Any]) -> tuple[str, ...]:
         >>> varying_axes([np.zeros(3)])
         ()
     """
-    kinds = (jax.typeof(one) for one in arrays)  # versions of JAX tell it in two ways
+    kinds = (jax.typeof(one) for one in arrays)  # the attribute depends on JAX's version
     found = (getattr(getattr(kind, "mat", kind), "varying", getattr(kind, "vma", ())) for kind in kinds)
     return tuple(dict.fromkeys(axis for axes in found for axis in sorted(axes)))
 
 
 def alike(arrays: Any) -> Any:
-    """Return arrays that all differ along the same axes of a mesh, as rules of gradients need it.
+    """Return the arrays, marked as different along the same axes of a mesh; rules of gradients need that.
 
-    The gradient of an array that was the same on all devices is then the sum of theirs.
+    The gradient of an array that was equal on all devices is then the sum of the devices' gradients.
 
     Args:
         arrays: arrays in any structure.
@@ -146,7 +146,7 @@ class Read(NamedTuple):
     Args:
         name: the argument of the operation, or the parameter of the kernel.
         array: the array, row-major.
-        axes: how the operation sees it: the order of the array's axes; None: as it is.
+        axes: order in which the operation sees the array's axes; None: as it is.
         packed: the dtype of its numbers, if each byte has two along its first axis as the operation sees it.
     """
 
@@ -177,7 +177,7 @@ def call(op: str, operands: Sequence[Read], results: Sequence[Made], **words: An
         op: its name in `OPERATIONS` or `KERNELS`.
         operands: the arrays that it reads.
         results: the arrays that it writes.
-        words: its other arguments: numbers, texts, truths and None.
+        words: its other arguments: numbers, strings, booleans and None.
 
     Returns:
         The results.
@@ -224,13 +224,13 @@ def ready() -> None:
 
 @cache
 def _handlers() -> tuple[Handler, ...]:
-    """The handlers of this process: for processors, and for NVIDIA GPUs if there is one."""
+    """Return the handlers of this process: for processors, and for NVIDIA GPUs if it has any."""
     targets = (CPU.name, CUDA.name) if device_count() else (CPU.name,)
     return tuple(Handler(target, compiled) for target in targets)
 
 
 def number_of(text: str) -> int:
-    """The number of a text in the handler's table; MLIR's attributes have a sign."""
+    """Return the key of a call's text in the handler's table: 63 bits, as MLIR's attributes are signed."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
@@ -238,7 +238,7 @@ def number_of(text: str) -> int:
 
 
 def compiled(text: str, target: str) -> tuple[int, int, int, int, Sequence[Step]]:
-    """Compile the launches of a call; the arguments of the handler's record.
+    """Compile the launches of a call; return the fields of the handler's record.
 
     Raises:
         LaunchError: the operation is not known, or the arrays do not fit it.
@@ -299,7 +299,7 @@ def aligned(shape: Sequence[int], kind: str) -> np.ndarray[Any, Any]:
 
 
 def _steps(one: RecordedCall, arrays: Sequence[Any]) -> list[Step]:
-    """The launches of a recorded call."""
+    """Return the launches of a recorded call."""
     assert one.record is not None, "it has launches"
     made = list[Step]()
     for launch in one.record.launches:
@@ -311,7 +311,7 @@ def _steps(one: RecordedCall, arrays: Sequence[Any]) -> list[Step]:
 def _step(
     prepared: Prepared, arguments: Sequence[Any], places: Sequence[int], offsets: Sequence[int] = ()
 ) -> Step:
-    """A launch for the handler of its target."""
+    """Return a launch in the form that the handler of its target reads."""
     offsets = offsets or (0,) * len(places)
     if isinstance(prepared, PreparedGpu):
         return GpuStep(prepared.image(arguments), places, offsets)

@@ -1,6 +1,6 @@
 """The handlers of XLA's calls: C++ that runs recorded launches on XLA's buffers, threads and streams.
 
-There is one for processors and one for NVIDIA GPUs.  A handler is compiled once, from XLA's own header, the
+One handler serves processors and one NVIDIA GPUs.  A handler is compiled once, from XLA's own header, the
 files in ``text``, and for GPUs the launch code of exported kernels.  A call carries its description as a text
 and a number for it.  When XLA loads a program, the handler asks Python to compile the calls that it does not
 know; running them needs no Python.
@@ -35,7 +35,7 @@ PLATFORMS = {CPU.name: HOST, CUDA.name: "CUDA"}
 _TEXTS = Path(__file__).with_name("text")
 
 _MOST_ARRAYS = 64
-"""Arrays of one kernel, as in `text/gpus.cpp`."""
+"""Most arrays of one kernel, as in `text/gpus.cpp`."""
 
 _COMPILE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -43,7 +43,7 @@ _TAKES_ADDRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Address(ctypes.Structure):
-    """Where an address is written, and from which buffer it comes: `Address` in C++."""
+    """Place in the arguments to which the address of a buffer is written: `Address` in C++."""
 
     _fields_ = (("at", ctypes.c_longlong), ("place", ctypes.c_longlong), ("offset", ctypes.c_longlong))
 
@@ -89,7 +89,7 @@ class Step(Protocol):
     """One launch of a call for a handler."""
 
     fields: Any
-    """The launch as its handler reads it."""
+    """The C++ structure of the launch."""
 
 
 class ProcessorStep:
@@ -100,7 +100,7 @@ class ProcessorStep:
         places: for each array of the kernel the number of the call's buffer, operands before results; -1 for
             scratch memory.
         offsets: bytes to add to the addresses of these buffers.
-        holds: keeps the machine code loaded.
+        holds: an object that keeps the machine code loaded.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Map(ctypes.Structure):
 
 
 class _Image(ctypes.Structure):
-    """A kernel: `Image` of exported kernels."""
+    """A compiled kernel: `Image` of exported kernels."""
 
     _fields_ = (
         ("bytes", ctypes.c_void_p),

@@ -1,4 +1,4 @@
-"""A kernel of the user's as an operation of JAX: ``op = tilewright.jax.op(kernel)``."""
+"""Make an operation of JAX from a kernel: ``op = tilewright.jax.op(kernel)``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def op(
     `jax.jit` and `jax.vmap`; for gradients see `KernelFunction.backward`.
 
     Args:
-        kernel: the kernel, whose results declare the names of their dimensions; with constants: what
-            `Kernel.bind` returns.
+        kernel: the kernel, or the result of `Kernel.bind` if it has constants. Its results must declare the
+        names of their dimensions.
         results: the names of its results; default: the parameters that a dataflow kernel stores to. An
             explicit kernel needs them.
         dtypes: dtypes of results by name; default: that of the first array.
@@ -135,9 +135,9 @@ class KernelFunction:
         """Set the function that computes gradients; a decorator.
 
         Args:
-            gradient: its parameters are named ``d`` and a result's name, for the gradient of that result, or
-                as an argument or a result. It returns a dictionary of gradients by the names of arguments; an
-                array that is missing there has zeros.
+            gradient: the function. A parameter named ``d`` and a result's name receives the gradient of that
+                result; one named as an argument or a result receives that. It returns a dictionary of
+                gradients by the names of arguments; an array that is missing there has zeros.
 
         Raises:
             SignatureError: a parameter has another name.

@@ -25,7 +25,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "sigmoid": jax.nn.sigmoid,
     "tanh": jnp.tanh,
 }
-"""Activations after a product of which a gradient is wanted, if the product does not compute them itself."""
+"""Activations that JAX computes after a product, if a gradient needs the product's sums."""
 
 FROM_RESULT: Mapping[str, Callable[[Array, Array], Array]] = {
     "relu": lambda dy, y: jnp.where(y > 0, dy, jnp.zeros_like(dy)),
@@ -35,7 +35,7 @@ FROM_RESULT: Mapping[str, Callable[[Array, Array], Array]] = {
 """The gradient before an activation, from the gradient after it and the activation's result."""
 
 NARROWED = {jnp.dtype(jnp.int8): jnp.int32}
-"""Dtypes of results that differ from those of the operands."""
+"""Dtype of the result for operands whose own dtype is too narrow for it."""
 
 
 def looped(function: Callable[..., Any], batched: Sequence[Any], *args: Any) -> Any:
@@ -80,7 +80,7 @@ def reduced_to(gradient: Array, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 class ProductOptions(NamedTuple):
-    """The arguments of `matmul` that are no arrays, and which operands lie transposed."""
+    """Arguments of `matmul` other than arrays, and whether each operand is transposed in memory."""
 
     alpha: float = 1.0
     beta: float | None = None
@@ -92,7 +92,7 @@ class ProductOptions(NamedTuple):
 
     @property
     def plain(self) -> ProductOptions:
-        """The words of the sums before the activation."""
+        """The options for the sums before the activation."""
         return self._replace(activation=None)
 
     def shape(self, a: Array, b: Array) -> tuple[int, ...]:
@@ -117,7 +117,7 @@ def _turned(rank: int, is_turned: bool) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=256)
 def _kernel(words: ProductOptions) -> Callable[[Array, Array, dict[str, Array]], Array]:
-    """One launch of `matmul`, with its rule for `vmap`; operands have two dimensions or more."""
+    """Return one launch of `matmul` with its rule for `vmap`; operands have at least two dimensions."""
 
     @custom_vmap
     def launched(a: Array, b: Array, terms: dict[str, Array]) -> Array:
@@ -157,7 +157,7 @@ def _kernel(words: ProductOptions) -> Callable[[Array, Array, dict[str, Array]],
 
 @lru_cache(maxsize=256)
 def _product(words: ProductOptions) -> Callable[[Array, Array, dict[str, Array]], Array]:
-    """`matmul` of operands of two dimensions or more, with gradients."""
+    """Return `matmul` of operands of at least two dimensions, with gradients."""
 
     @jax.custom_vjp
     def product(a: Array, b: Array, terms: dict[str, Array]) -> Array:
@@ -216,7 +216,7 @@ def _product(words: ProductOptions) -> Callable[[Array, Array, dict[str, Array]]
 
 
 def _times(x: Array, y: Array, words: ProductOptions, like: Array | None = None) -> Array:
-    """A product of a gradient; if all rows of a batch share the operand ``like``, one with a longer K."""
+    """Return a gradient's product; for an operand ``like`` that a batch shares, K spans the batch too."""
     shared = like is not None and like.ndim == 2 and x.ndim > 2 and x.shape[:-2] == y.shape[:-2]
     if shared and words.turned_a and not words.turned_b:
         x, y = (one.reshape(-1, one.shape[-1]) for one in (x, y))
@@ -276,7 +276,7 @@ def matmul(
 
 
 def _with_vectors(words: ProductOptions, a: Array, b: Array, **given: Array | None) -> Array:
-    """A product whose operands may be vectors."""
+    """Compute a product whose operands may be vectors."""
     check_words(Wanted(activation=words.activation, precision=words.precision))
     terms = {name: jnp.asarray(one) for name, one in given.items() if one is not None}
     a, b = jnp.asarray(a), jnp.asarray(b)
@@ -344,7 +344,7 @@ def linear(
 
 
 class ContractionOptions(NamedTuple):
-    """The arguments of `einsum` that are no arrays; every label is one letter."""
+    """Arguments of `einsum` other than arrays; every label is one letter."""
 
     a: str
     b: str
@@ -355,13 +355,13 @@ class ContractionOptions(NamedTuple):
 
     @property
     def subscripts(self) -> str:
-        """The subscripts."""
+        """The subscripts in one string."""
         return f"{self.a},{self.b}->{self.out}"
 
 
 @lru_cache(maxsize=256)
 def _contraction(words: ContractionOptions) -> Callable[[Array, Array], Array]:
-    """A contraction with gradients and a rule for `vmap`."""
+    """Return a contraction with gradients and a rule for `vmap`."""
 
     @custom_vmap
     def launched(a: Array, b: Array) -> Array:
@@ -394,12 +394,12 @@ def _contraction(words: ContractionOptions) -> Callable[[Array, Array], Array]:
 def _gradient(
     words: ContractionOptions, dy: Array, other: Array, one: Array, of_other: str, of_one: str
 ) -> Array:
-    """The gradient of one factor: a contraction of the result's gradient and the other factor."""
+    """Return the gradient of one factor: a contraction of the result's gradient and the other factor."""
     kept = "".join(label for label in of_one if label in words.out + of_other)
     found = _contraction(ContractionOptions(words.out, of_other, kept, words.alpha, words.precision))(
         dy, other
     )
-    # Axes that neither of the two has were summed over.
+    # Axes of the factor that neither of the two has were summed over.
     at = [axis for axis, label in enumerate(of_one) if label not in kept]
     return jnp.broadcast_to(jnp.expand_dims(found, at), one.shape)
 
@@ -431,7 +431,7 @@ def einsum(subscripts: str, a: Array, b: Array, *, alpha: float = 1.0, precision
 def _contracted(
     subscripts: str, a: Array, b: Array, alpha: float, precision: str, out_dtype: str | None = None
 ) -> Array:
-    """A contraction with gradients; the result may be wider than the operands."""
+    """Compute a contraction with gradients; the result may be wider than the operands."""
     check_words(Wanted(precision=precision))
     a, b = jnp.asarray(a), jnp.asarray(b)
     named = read_subscripts(subscripts, (a.ndim, b.ndim))
@@ -463,7 +463,7 @@ def dot_general(
     preferred_element_type: Any = None,
     **_options: Any,
 ) -> Array:
-    """``jax.lax.dot_general`` by `einsum`, with gradients; layers of Flax take it as ``dot_general``.
+    """``jax.lax.dot_general`` by `einsum`, with gradients; layers of Flax accept it as their ``dot_general``.
 
     Args:
         lhs: array.
@@ -526,7 +526,7 @@ def scaled_mm(
 
     Args:
         a: array (..., M, K) of float32, float16, bfloat16, fp8 or int8.
-        b: array (N, K) of one of these; or of uint8 (N, K / 2) with ``packed``: weights as `linear` has them.
+        b: array (N, K) of one of these; or of uint8 (N, K / 2) with ``packed``: weights as in `linear`.
         scale_a: a number, not traced, or an array as in `tilewright.scaled_mm`.
         scale_b: the same for ``b``; with ``group`` an array (K / group, N).
         zero_b: zero points, with ``group``.

@@ -54,7 +54,7 @@ MOST_CELLS = 16384
 """Largest number of elements of a tile whose holders are listed."""
 
 SHOWN = (32, 128)
-"""Rows and columns of a tensor in shared memory that are shown, at most; swizzles repeat after 8 rows."""
+"""Most rows and columns of a tensor in shared memory that are shown; swizzles repeat after 8 rows."""
 
 MEASURED_FLOPS = 2 * 10**10
 """Largest number of operations of a kernel that is measured on a processor for a report."""
@@ -89,7 +89,7 @@ class GivenSubject(Subject):
 
     @staticmethod
     def of(subject: TuningSubject) -> GivenSubject:
-        """Return the subject of an inspection of a kernel on the arrays of a subject of the tuner."""
+        """Return the subject of an inspection with the kernel and the arrays of a tuner's subject."""
         bound, arrays = subject.bound(), subject.specimens
         dtypes = {name: one.dtype for name, one in arrays.items()}
         extents: dict[str, int] = {}
@@ -174,7 +174,7 @@ class KernelFacts:
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
-        """The author's array whose numbers a buffer holds, by the buffer's name in the kernel's texts."""
+        """For each name in the kernel's texts, the author's array whose numbers the value or buffer holds."""
         kernel = self.stages[-1].kernel
         held, found = holdings(kernel), dict[str, list[str]]()
         for one in (stage.kernel for stage in (self.stages[0], self.stages[-1])):
@@ -275,7 +275,7 @@ class KernelFacts:
         elif entry is not None and entry.schedule == schedule:
             how, row = "it is the fastest in the table of measured schedules", entry.record()
         elif legal and mine is not legal[0]:
-            how = "the table of measured schedules, or the operation, has it taken"
+            how = "the table of measured schedules, or the operation, selects it"
         unit = "us" if rows[0]["parts_us"] else "units of the rule's model"
         return {
             "text": repr(schedule),
@@ -479,7 +479,7 @@ class KernelFacts:
                 "why": why,
             }
             if any(row["arrays"] == one["arrays"] for one in (*made["sizes"], *made["refused"])):
-                continue  # the arrays are no larger
+                continue  # these sizes were tried: no array reaches the limit
             if time.perf_counter() - begun > self.check_seconds:
                 made["left_out"].append(row)
                 continue
@@ -544,7 +544,7 @@ class KernelFacts:
 
 
 def runs_here(target: str, arch: str | None) -> bool:
-    """Whether kernels for a target and an architecture run on this machine; None: on the target's own."""
+    """Return whether kernels for a target and an architecture run here; None: any architecture."""
     backend = backend_named(target)
     try:
         return bool(backend.device_name()) and arch in (None, backend.arch_name())
@@ -607,7 +607,7 @@ def _shared(op: Shared) -> dict[str, Any]:
 
 
 def _fragment(distribution: Distribution, names: Sequence[str], lanes: int) -> dict[str, Any]:
-    """Return who holds what: the first thread and its value for each element of a tile."""
+    """Return the map of a fragment: for each element the first thread that holds it, and its value there."""
     shape = list(distribution.shape)
     made: dict[str, Any] = {
         "names": list(dict.fromkeys(names)),

@@ -37,7 +37,7 @@ def place_of(location: Location | None) -> str:
 
 
 def graph_of(flow: Flow) -> dict[str, Any]:
-    """Return the values of a flow and what they are computed from, in JSON's types.
+    """Return the values of a flow and the edges between them, in JSON's types.
 
     Args:
         flow: the recorded flow.
@@ -149,7 +149,7 @@ WIDE, HIGH, GAP, BETWEEN = 7.3, 40.0, 22.0, 34.0
 """Width of a character, height of a box, and the gaps between boxes and between layers, in pixels."""
 
 SWEEPS = 6
-"""Number of times that the boxes of all layers are ordered again by the places of their neighbours."""
+"""Number of passes that reorder the boxes of all layers by the positions of their neighbours."""
 
 
 @dataclass
@@ -182,7 +182,7 @@ def layers_of(count: int, edges: Sequence[Sequence[int]]) -> list[int]:
 
 
 def drawn(graph: Mapping[str, Any]) -> str:
-    """Return the drawing of a graph as SVG: arguments above what is computed from them.
+    """Return the drawing of a graph as SVG, with arguments above the values that use them.
 
     Args:
         graph: as `graph_of` returns it.

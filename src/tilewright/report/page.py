@@ -115,7 +115,7 @@ class _Page:
     # ------------------------------------------------------------ text with marks
 
     def marked(self, text: str) -> str:
-        """Return a line as HTML, in which names of arrays and values can be pointed at."""
+        """Return a line as HTML, with marks at the names of arrays and values."""
         found, end = [], 0
         for match in _WORD.finditer(text):
             word = match[0]
@@ -575,7 +575,7 @@ def kernel_report(
 def _of_kernel(
     kernel: Kernel | Bound, arguments: Any, named: dict[str, Any], target: str | None, arch: str | None
 ) -> TuningSubject:
-    """Return a kernel on specimens of its arguments, which a launch would take."""
+    """Return a kernel on specimens of its arguments, after the checks of a launch."""
     bound, rest = (kernel, named) if isinstance(kernel, Bound) else kernel._split(named)
     given = in_order(bound.program, arguments, rest, numbers=True)
     infos = arrays_of(bound.program, given)
@@ -598,7 +598,7 @@ def _of_kernel(
 
 
 def _parameters(call: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of an operation's parameters; none if it does not tell them."""
+    """Return the names of an operation's parameters; empty if Python cannot read its signature."""
     try:
         return tuple(inspect.signature(call).parameters)
     except (TypeError, ValueError):

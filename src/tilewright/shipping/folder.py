@@ -36,10 +36,10 @@ from tilewright.targets.target import CPU, CUDA, HIP, TARGETS, owner
 
 NVRTC = "tilewright.runtime.nvrtc:toolchain_id"
 CLANG = "tilewright.runtime.amdgcn:find_toolchain"
-"""Functions that tell the version of a compiler for GPUs; imported at the first use."""
+"""Functions that return the version of a compiler for GPUs; imported at the first use."""
 
 FORMAT = 1
-"""The version of the manifest's form."""
+"""Version of the manifest's format."""
 
 MANIFEST = "manifest.json"
 
@@ -69,12 +69,12 @@ class Row:
 
     @property
     def measured(self) -> str:
-        """The name of its extents in C++."""
+        """The C++ name of the table of its extents."""
         return f"measured_{self.exported.symbol}_{self.number}"
 
     @property
     def text(self) -> str:
-        """Its extents in C++, eight for each array."""
+        """The C++ table of its extents, eight for each array."""
         padded = ((*self.shapes[name], *(0,) * MOST_RANK)[:MOST_RANK] for name in self.exported.arrays)
         return f"const Wide {self.measured}[] = {{{', '.join(str(n) for shape in padded for n in shape)}}};\n"
 
@@ -83,7 +83,7 @@ class Row:
 
         Args:
             arch: the name of the architecture in C++.
-            code: the beginning of the name of what the target needs besides.
+            code: prefix of the C++ name of the kernel's code: ``"program"`` or ``"image"``.
         """
         one = self.exported
         functions = f"bind_{one.symbol}, fill_{one.symbol}, {one.buffer_bytes}"

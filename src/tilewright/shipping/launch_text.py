@@ -31,13 +31,13 @@ from tilewright.targets.cfamily import C_SPELLER
 from tilewright.targets.target import HIP, HOST
 
 MOST_RANK = 8
-"""Dimensions of `tilewright_array`."""
+"""Most dimensions of a `tilewright_array`."""
 
 MOST_SIZES, MOST_SPACES, MOST_BUFFER_BYTES = 96, 8, 4096
-"""Sizes, workspaces and bytes of arguments of one launch, as in `text/host.cpp`."""
+"""Most sizes, workspaces and bytes of arguments of one launch, as in `text/host.cpp`."""
 
 MOST_DEVICES, MOST_ARGUMENTS = 64, 128
-"""Devices of one machine and arguments of one launch, as in `text/driver.cpp`."""
+"""Most devices of one machine and arguments of one launch, as in `text/driver.cpp`."""
 
 C_TYPES = {
     "f64": "double",
@@ -53,7 +53,7 @@ C_TYPES = {
     "b1": "unsigned char",
     "bool": "unsigned char",
 }
-"""The C type of a number. Other floats are passed by their bits."""
+"""The C type of a number, by its dtype. Other floats are passed as their bits."""
 
 _WORDS = """
 alignas alignof and asm auto bool break case catch char class compl const constexpr continue
@@ -79,7 +79,7 @@ _SPELLER = Speller(
     false=C_SPELLER.false,
     name=lambda sym: f"s_{sym.name}",
 )
-"""Spells sizes of a launch in 64 bits."""
+"""Writes the sizes of a launch as C++ expressions of 64 bits."""
 
 
 def c_name(name: str) -> str:
@@ -156,7 +156,7 @@ class Exported:
 
     @property
     def demands(self) -> int:
-        """Count what the class demands of arrays: factors of 2 in divisors and alignments, and the like."""
+        """Number of requirements of the class: factors of 2 in divisors and alignments, and flags."""
         found = 0
         for spec in self.specs.values():
             divisors = (*spec.extent_divisors, *spec.stride_divisors, spec.align)
@@ -171,7 +171,7 @@ class Exported:
         return {one.name: 1 if one.default is None else int(one.default) for one in given}
 
     def binding(self, shapes: Mapping[str, tuple[int, ...]]) -> Binding:
-        """Return the integers of a launch on arrays with these extents, by parameter."""
+        """Return the sizes of a launch on arrays of these extents, given by parameter."""
         return bind(self.kernel, infos_of(self.specs, shapes), self.integers)
 
     def text(self) -> str:
@@ -328,7 +328,7 @@ def strides_of(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def infos_of(specs: Mapping[str, TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ArrayInfo]:
-    """Return arrays of some classes, without memory."""
+    """Return the metadata of example arrays of some classes."""
     return {
         name: ArrayInfo(256, shapes[name], strides_of(spec, shapes[name]), spec.dtype, HOST, False, None)
         for name, spec in specs.items()

@@ -45,7 +45,7 @@ CTYPES: Mapping[str, Any] = {
     "signed char": ctypes.c_byte,
     "unsigned char": ctypes.c_ubyte,
 }
-"""Types of C in Python."""
+"""Types of `ctypes` by the names of C types."""
 
 
 KEYS = ("name", "computes", "parameters", "classes", "kernels", "versions", "sha256")
@@ -99,7 +99,7 @@ class _Threads:
             self._lock.release()
 
     def memory(self, size_bytes: int) -> int:
-        """Return the address of memory of this thread, at a multiple of 256 bytes."""
+        """Return the address of this thread's memory, a multiple of 256 bytes."""
         held = getattr(self._memory, "held", None)
         if held is None or held.nbytes < size_bytes + 256:
             held = self._memory.held = np.empty(size_bytes + 256, np.uint8)
@@ -423,7 +423,7 @@ def load_kernel(folder: str | Path, *, check: bool = True) -> LoadedKernel:
 
 
 def _read(place: Path, file: str, manifest: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a file, which are those of the manifest."""
+    """Return the bytes of a file, checked against the hash in the manifest."""
     try:
         data = (place / file).read_bytes()
     except OSError as error:

@@ -23,7 +23,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 class Words(NamedTuple):
-    """The arguments of attention that are no tensors, in the order of the operations."""
+    """Arguments of attention other than tensors, in the order of the operation's schema."""
 
     causal: bool
     diagonal: int
@@ -52,7 +52,7 @@ WORDS = (
 
 
 class Places(NamedTuple):
-    """For each query or key: its sequence, and its number in there; -1 as the sequence: it has none."""
+    """For each query or key, its sequence (-1 if it has none) and its index in that sequence."""
 
     sequence: torch.Tensor
     number: torch.Tensor
@@ -74,13 +74,13 @@ def _seen(
     lengths: torch.Tensor | None,
     device: Any,
 ) -> torch.Tensor | None:
-    """Whether each query sees each key; None: every query sees every key.
+    """Return a mask, True if a query sees a key; None if every query sees every key.
 
     Args:
         rows: number of queries.
         keys: number of keys.
         words: the masks.
-        offsets: those of packed sequences, of queries and of keys.
+        offsets: offsets of packed sequences, for the queries and for the keys.
         lengths: number of keys of each batch, with three more dimensions unless there is one batch.
         device: the device of the result.
     """
@@ -135,7 +135,7 @@ def random_bits(index: torch.Tensor, seed: int, offset: int) -> torch.Tensor:
 
 
 def _kept(shape: torch.Size, words: Words, device: Any) -> torch.Tensor:
-    """The factor of each weight (..., M, N): 0, or that of the weights that stay."""
+    """Return dropout's factor of each weight (..., M, N): 0, or the factor of the weights that stay."""
     *heads, rows, keys = shape
     lines = torch.arange(math.prod(heads) * rows, device=device)[:, None] * (-(-keys // 4) * 4)
     index = (lines + torch.arange(keys, device=device)).reshape(shape)
@@ -155,7 +155,7 @@ class AttentionGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        """Keep the arrays, the result and the logarithms, as PyTorch does."""
+        """Save the arrays, the result and the logarithms for the gradients."""
         ctx.words = Words(*inputs[9:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:8], *output)
@@ -164,9 +164,9 @@ class AttentionGradient(torch.autograd.Function):
     def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
         """Return the gradients.
 
-        The kernels serve the result alone and up to 256 columns, and have no gradients themselves.  For
-        wider arrays, lengths of keys, gradients of gradients, or by ``lse``, the scores are computed again
-        and stored, and products serve.  Sinks enter by the logarithms alone.
+        Kernels compute the gradients through the result, up to 256 columns, and have no gradients themselves.
+        Wider arrays, lengths of keys, gradients of gradients, and gradients through ``lse`` need products
+        with the scores, which are computed again and stored.  Sinks enter through the logarithms alone.
         """
         q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, out, lse = ctx.saved_tensors
         words, needs, wide = ctx.words, ctx.needs_input_grad, torch.float32
@@ -227,7 +227,7 @@ class AttentionGradient(torch.autograd.Function):
 
 
 def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
-    """The gradient of heads that neighbouring heads of queries share."""
+    """Sum the gradients of the neighbouring query heads that share a head of keys or values."""
     if groups == 1:
         return gradient
     wide = gradient.unflatten(-3, (one.shape[-3], groups)).to(torch.float32)
@@ -326,7 +326,7 @@ ATTENTION = Operation(
 def _attention_by_kernels(
     q: Any, k: Any, v: Any, *, q_offsets: Any = None, dropout: float = 0.0, **words: Any
 ) -> Any:
-    """Attention without a gradient; rows of no sequence, and seeds, are those of the operation."""
+    """Compute attention without a gradient; packed sequences and dropout need the operation."""
     if q_offsets is not None or dropout:
         raise LaunchError("packed sequences and dropout need the operation")
     return of_attention.attention(q, k, v, **words)
@@ -356,7 +356,7 @@ def attention(
 ) -> Any:
     """``dropout(softmax(scale * q @ kᵀ + bias)) @ v`` for every batch and head, with gradients.
 
-    Neither the kernel nor those of its gradients store the scores.  Four kinds of gradients are products with
+    Neither the kernel nor its gradient kernels store the scores.  Four kinds of gradients are products with
     the scores, which are computed again and stored: gradients through ``lse``, gradients of gradients, those
     with lengths of keys, and those of more than 256 columns.  They take memory for M x N scores of each head,
     or for T x U of packed sequences.

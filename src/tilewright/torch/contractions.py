@@ -220,7 +220,7 @@ def einsum(
 
 
 def _broadcast(one: torch.Tensor, shape: Sequence[Any]) -> tuple[torch.Tensor, str]:
-    """An operand without dimensions of one element before its matrix, and the letters of the others."""
+    """Return an operand without batch dimensions of extent 1, and the letters of those that it keeps."""
     lead = one.shape[:-2]
     named = ascii_letters[len(shape) - len(lead) : len(shape)]
     kept = [at for at, extent in enumerate(lead) if extent != 1]
@@ -230,7 +230,7 @@ def _broadcast(one: torch.Tensor, shape: Sequence[Any]) -> tuple[torch.Tensor, s
 def summed_product(
     one: torch.Tensor, other: torch.Tensor, like: torch.Tensor, axes: str, **options: Any
 ) -> torch.Tensor:
-    """Return a gradient of an operand that batches repeat: one contraction, which also sums over batches.
+    """Return the gradient of an operand that is broadcast over batches, by one contraction.
 
     Args:
         one: the first factor, a batch of matrices.
@@ -404,7 +404,7 @@ def _read_columns(
     dilation: Sequence[int],
     padding: Sequence[int],
 ) -> torch.Tensor:
-    """The columns, which PyTorch copies out of the padded image."""
+    """Return the columns, which PyTorch copies from a strided view of the padded image."""
     seen = torch.nn.functional.pad(image, (0, 0, *(pad for one in reversed(padding) for pad in (one, one))))
     batch, *steps, channel = seen.stride()
     places = _places(image, taps, stride, dilation, padding)
@@ -424,7 +424,7 @@ def _places(
     dilation: Sequence[int],
     padding: Sequence[int],
 ) -> list[int]:
-    """The number of places of the filter along each spatial dimension."""
+    """Return the number of filter positions along each spatial dimension."""
     extents = zip(image.shape[1:-1], taps, stride, dilation, padding, strict=True)
     return [(n + 2 * pad - (tap - 1) * apart - 1) // step + 1 for n, tap, step, apart, pad in extents]
 
@@ -480,7 +480,7 @@ def im2col(
 
 
 def _for_each(op: str, rank: int, words: Mapping[str, int | Sequence[int]]) -> list[list[int]]:
-    """Numbers for each spatial dimension.
+    """Return each argument as a list with one number per spatial dimension.
 
     Raises:
         LaunchError: another number of them, or one that is too small.

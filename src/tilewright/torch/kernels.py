@@ -1,4 +1,4 @@
-"""A kernel of the user's as an operation of PyTorch: ``op = tilewright.torch.op(kernel)``."""
+"""Make an operation of PyTorch from a kernel: ``op = tilewright.torch.op(kernel)``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def op(
     `torch.compile`; for gradients see `KernelOperation.backward`.
 
     Args:
-        kernel: the kernel, whose results declare the names of their dimensions; with constants: what
-            `Kernel.bind` returns.
+        kernel: the kernel, or the result of `Kernel.bind` if it has constants. Its results must declare the
+        names of their dimensions.
         results: the names of its results; default: the parameters that a dataflow kernel stores to. An
             explicit kernel needs them.
         dtypes: dtypes of results by name; default: that of the first argument.
@@ -105,9 +105,9 @@ class KernelOperation:
         """Set the function that computes gradients; a decorator.
 
         Args:
-            gradient: its parameters are named ``d`` and a result's name, for the gradient of that result, or
-                as an argument or a result, which is then kept. It returns a dictionary of gradients by the
-                names of arguments; an argument that is missing there has none.
+            gradient: the function. A parameter named ``d`` and a result's name receives the gradient of that
+                result; one named as an argument or a result receives that, and PyTorch saves it. It returns a
+                dictionary of gradients by the names of arguments; an argument that is missing there has none.
 
         Raises:
             SignatureError: a parameter has another name.

@@ -126,7 +126,7 @@ def gemm_chain(
 
 
 class LayersGradient(ChainGradient):
-    """Two products around an activation; `ChainGradient` keeps the sums of the first one for the gradient."""
+    """Two products around an activation; saves the first product's sums, which `ChainGradient` then reads."""
 
     @staticmethod
     def forward(*args: Any) -> Any:
@@ -397,7 +397,7 @@ class ReducedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
-        """Return the gradients. Equal maxima, or minima, share theirs, as in `torch.amax`."""
+        """Return the gradients. Equal maxima, or minima, share a gradient, as in `torch.amax`."""
         (a, b, bias, y), (reduce, axis, alpha, activation, precision) = ctx.saved_tensors, ctx.words
         needs, words = ctx.needs_input_grad, {"alpha": alpha, "precision": precision}
         sums = matmul(a, b, bias=bias, out_dtype=dy.dtype, **words)

@@ -58,7 +58,7 @@ class Linear(nn.Linear):
 
 
 class Conv1D(nn.Module):
-    """``x @ weight + bias`` with a weight (K, N), as layers of GPT-2 in `transformers` have it.
+    """``x @ weight + bias`` with a weight (K, N), like the layers of GPT-2 in `transformers`.
 
     It has the parameters of `transformers.pytorch_utils.Conv1D`, and the same state dict.
 
@@ -331,7 +331,7 @@ class QuantizedLinear(nn.Module):
 
 
 def _fits_bytes(in_features: int, group: int) -> bool:
-    """Whether numbers of 4 bits fill whole bytes and groups along K."""
+    """Return whether numbers of 4 bits fill whole bytes and groups along K."""
     return group > 0 and in_features % group == 0 and in_features % 2 == 0
 
 
@@ -339,11 +339,11 @@ HOOKS = (
     *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
 )
-"""Hooks that a quantised layer takes over: it has no gradients, and other tensors in its state dict."""
+"""Names of the hooks that a quantised layer takes over; hooks of gradients and state dicts do not fit it."""
 
 
 def _with_class(layer: nn.Module, new: Any, **words: Any) -> nn.Module:
-    """A layer of another class with the same parameters, hooks and mode."""
+    """Return a layer of class ``new`` with the same parameters, hooks and mode."""
     made: nn.Module = new.__new__(new)
     nn.Module.__init__(made)
     made.__dict__.update(layer.__dict__, **words)
@@ -428,7 +428,7 @@ PRODUCTS = (Linear, Conv1D, QuantizedLinear)
 """The layers that `FeedForward` multiplies by itself."""
 
 OBSERVERS = (*HOOKS, "_backward_hooks", "_backward_pre_hooks")
-"""Hooks of a layer."""
+"""Names of all hooks; a layer that has one is called as a module."""
 
 
 def _product(layer: Any, x: torch.Tensor, **terms: Any) -> torch.Tensor:
@@ -451,7 +451,8 @@ class FeedForward(nn.Module):
     `convert` puts it in place of modules with this order, such as the MLP of GPT-2 or Llama in
     `transformers`; ``up`` and ``after`` may be missing.  It has the same layers under the same names, and the
     same state dict.  If one of its layers was replaced or has hooks, it calls them one after the other.  If
-    another attribute of the module is set, it becomes the replaced module again, which may read it.
+    another attribute of the module is set, the module becomes an instance of the replaced class again, whose
+    code may read it.
 
     Example:
         >>> class Mlp(torch.nn.Module):
@@ -481,7 +482,7 @@ class FeedForward(nn.Module):
         return super().__setattr__(name, value)
 
     def is_plain(self) -> bool:
-        """Whether nothing observes the layers, and all are such as `convert` made."""
+        """Return whether the layers have no hooks, and all are still as `convert` left them."""
         order, layers = self.order, self._modules
         products = [layers[name] for name in (order.first, order.up, order.second) if name is not None]
         activation: Any = layers[order.activation]
@@ -536,7 +537,7 @@ class FeedForward(nn.Module):
 
 
 def _as_feed_forward(module: nn.Module) -> FeedForward | None:
-    """The module with its layers in few kernels; None if its graph is another one."""
+    """Return a module as a `FeedForward`; None if its graph has another form."""
     is_kept = isinstance(module, FeedForward | nn.Sequential)
     if is_kept or "forward" in module.__dict__ or sum(type(one) in PRODUCTS for one in module.children()) < 2:
         return None
@@ -582,7 +583,7 @@ QUANTIZED_FROM = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _refusal(layer: nn.Module, weights: str, group: int) -> str:
-    """Why a layer cannot be quantised, or nothing."""
+    """Return why a layer cannot be quantised; empty if it can."""
     held: Any = layer.weight
     if held.dtype not in QUANTIZED_FROM:
         return f"{weights} does not stand for weights of {held.dtype}"
@@ -607,9 +608,9 @@ def convert(
 
     Modules that are two products around an activation, or a gate, become a `FeedForward`, of fewer kernels.
     Every `torch.nn.Linear` itself, not a subclass, becomes a `Linear` with the same parameters, or with
-    ``weights`` a `QuantizedLinear`.  `torch.nn.TransformerEncoderLayer` then calls its layers in inference
-    too, where it would multiply by their weights itself, and `torch.nn.TransformerEncoder` passes padded
-    tensors to them instead of nested ones.
+    ``weights`` a `QuantizedLinear`.  In inference `torch.nn.TransformerEncoderLayer` then calls its layers
+    instead of reading their weights, and `torch.nn.TransformerEncoder` passes padded tensors to them instead
+    of nested ones.
 
     In a model of `transformers`, layers `Conv1D` are replaced too, and `attention` serves all layers that ask
     `transformers.AttentionInterface`: the model's configuration then names it.

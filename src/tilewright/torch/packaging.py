@@ -45,13 +45,13 @@ HERE = "tilewright.torch.export_operations"
 _TEXTS = Path(__file__).with_name("text")
 
 ALIGN = 16
-"""Most bytes that the address of an argument is asked to be a multiple of."""
+"""Largest alignment in bytes that a record requires of an argument's address."""
 
 POISON = 0xA5
 """The byte that fills results before a recorded call is compared with the operation."""
 
 MOST_RANK = 8
-"""Dimensions of an array, as in `text/operations.cpp`."""
+"""Most dimensions of an array, as in `text/operations.cpp`."""
 
 SCALAR_TYPES = {
     torch.uint8: "Byte",
@@ -89,7 +89,7 @@ CPP_TYPES = {
     "Optional[ScalarType]": "std::optional<ScalarType>",
     "List[int]": "std::vector<int64_t>",
 }
-"""Types of arguments in C++ that PyTorch's stable interface passes, by their names in schemas."""
+"""C++ types of the arguments that PyTorch's stable interface passes, by their names in schemas."""
 
 
 @dataclass
@@ -100,8 +100,9 @@ class Record:
         operation: the operation.
         arguments: its arguments; tensors are copies of the call's.
         results: the results of the operation on these arguments.
-        launches: for each launch the launch, its arguments, the places of its arrays, and bytes to add.
-        temporaries: other arrays, which launches write and read.
+        launches: for each launch the prepared kernel, its arguments, the number of the buffer that each array
+        lies in (-1: scratch memory), and the array's offset in that buffer in bytes.
+        temporaries: other arrays that the launches write and read.
         scratch_bytes: bytes of scratch memory that the launches share.
     """
 
@@ -125,7 +126,7 @@ def _said(one: Any) -> str:
 
 
 class WatchedCalls(TorchDispatchMode):
-    """Keeps the arguments of each different call of an operation of this library."""
+    """Records the arguments of each distinct call of an operation of this library."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +333,7 @@ class Texts:
         return "".join(parts)
 
     def _operation(self, operation: Operation, numbers: Sequence[int]) -> str:
-        """The function of one operation."""
+        """Return the C++ function of one operation, which runs one of the numbered records."""
         arguments = operation.overload._schema.arguments
         declared, tensors = list[str](), list[str]()
         for one in arguments:
@@ -374,7 +375,7 @@ class Texts:
 
 
 def _case(number: int, record: Record) -> str:
-    """The C++ that runs a record on new results, and returns these."""
+    """Return the C++ that runs a record on new results, and returns these results."""
     made = [
         f"torch::stable::empty({_list(one.shape)}, ScalarType::{SCALAR_TYPES[one.dtype]})"
         for one in record.results
@@ -405,7 +406,7 @@ def _fixed(name: str) -> str:
 
 
 def _numbers(kind: str, name: str, values: Sequence[Any]) -> str:
-    """A table of numbers, or of rows of them, with at least one element."""
+    """Return a C++ table of numbers, or of rows of numbers, with at least one element."""
     rows = [str(one) if isinstance(one, int) else f"{{{', '.join(map(str, one))}}}" for one in values]
     return f"const {kind} {name}[] = {{{', '.join(rows) or '{}'}}};\n"
 
@@ -415,7 +416,7 @@ def _list(extents: Sequence[int]) -> str:
 
 
 def _array(one: torch.Tensor | None) -> str:
-    """An array of a call in C++."""
+    """Return the C++ description of a tensor argument."""
     if one is None:
         return "    {-1, ScalarType::Float, {}, {}, 1},\n"
     shape, strides = (", ".join(map(str, numbers)) for numbers in (one.shape, one.stride()))
@@ -424,7 +425,7 @@ def _array(one: torch.Tensor | None) -> str:
 
 
 def _equals(name: str, value: Any, is_optional: bool) -> str:
-    """The comparison of an argument with a value in C++."""
+    """Return the C++ comparison of an argument with a value."""
     if value is None:
         return f"!{name}.has_value()"
     if isinstance(value, bool):
@@ -483,7 +484,7 @@ def export_operations(
     if not seen.found:
         raise LaunchError(
             f"{HERE}: the model calls no operation of this package; nearest legal choice: "
-            " tilewright.torch.convert(model) before"
+            "tilewright.torch.convert(model) first"
         )
     with torch.no_grad():
         texts = Texts([_recorded(*one) for one in seen.found.values()])

@@ -1,8 +1,8 @@
 """`matmul` and `linear` for PyTorch, with their gradients.
 
-Gradients are products again, computed by the same operations, so that they have gradients themselves.  A
-product keeps its operands for them, and its result if the activation's slope follows from it; PyTorch keeps
-the same tensors.
+Gradients are products again, computed by the same operations, so that they have gradients themselves.  For
+the gradients a product saves its operands, and its result if the activation's slope follows from it; PyTorch
+saves the same tensors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _sums(X: Any, S: Any, *, number: DType) -> None:
 
 
 _SUMS = {is_wide: _sums.bind(number=f64 if is_wide else f32) for is_wide in (False, True)}
-"""The kernel, for sums in f64 and in f32."""
+"""The kernel `_sums` for sums in f64 (True) and in f32 (False)."""
 
 
 def _run_sums(rows: torch.Tensor) -> torch.Tensor:
@@ -84,16 +84,16 @@ def column_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """The rows of a tensor (..., N), which may have no elements."""
+    """Return a tensor (..., N) as a matrix of rows; it may be empty."""
     return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
 
 
 def bias_gradient(dz: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Return the gradient of a bias of a dtype: sums of columns, rounded once, to that dtype.
+    """Return the gradient of a bias: sums of columns, rounded once to the dtype of the bias.
 
     Args:
-        dz: the gradient of what the bias was added to.
-        kind: the dtype.
+        dz: the gradient of the sum that the bias was added to.
+        kind: the dtype of the bias.
 
     Example:
         >>> bias_gradient(torch.ones(70000, 1, dtype=torch.float16), torch.float32).tolist()
@@ -124,7 +124,7 @@ GATES = Operation(
     refusal="the kernel of a gate's gradients has no gradients; nearest legal choice: matmul(multiply=), and "
     "torch.autograd.grad(create_graph=True)",
 )
-"""Gradients of ``activation(sums) * multiply`` in one kernel; tensors of one shape, contiguous but ``dy``."""
+"""Gradients of ``activation(sums) * multiply`` in one kernel; equal shapes, all but ``dy`` contiguous."""
 
 
 @lru_cache(maxsize=2)
@@ -149,7 +149,7 @@ def _run_dropout(x: torch.Tensor, probability: float, seed: int, offset: int) ->
 
 
 class DropoutGradient(torch.autograd.Function):
-    """Sets elements to 0 by their numbers; the gradient does the same, and no mask is kept."""
+    """Sets elements to 0, chosen by their index; the gradient chooses them again, and saves no mask."""
 
     @staticmethod
     def forward(*args: Any) -> Any:
@@ -158,7 +158,7 @@ class DropoutGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        """Keep the numbers."""
+        """Save the probability, the seed and the offset."""
         _, *ctx.words = inputs
 
     @staticmethod
@@ -333,7 +333,7 @@ def _run_matmul(
     out_dtype: torch.dtype | None,
     sums: Any = None,
 ) -> Any:
-    given: dict[str, Any] = {}  # fewer words are found sooner
+    given: dict[str, Any] = {}  # calls with fewer arguments are looked up sooner
     if sums is not None:
         given["sums"] = sums
     if c is not None:
@@ -388,7 +388,7 @@ def _matmul_with_gradient(
 
 
 _apply_directly = super(torch.autograd.Function, MatmulGradient).apply
-"""Applies the function outside of transforms of `torch.func`."""
+"""`MatmulGradient.apply` without its check for transforms of `torch.func`."""
 
 
 def _matmul_recorded(
@@ -482,7 +482,7 @@ MATMUL_AND_SUMS: Operation = Operation(
     lambda *args: _batched_matmul(MATMUL_AND_SUMS, *args),
     cast=range(6),
 )
-"""`MATMUL`, and the argument of its activation; it has no ``derivative``."""
+"""`MATMUL` that also returns the argument of its activation; it has no ``derivative``."""
 
 
 def _matmul_by_kernels(
@@ -516,7 +516,7 @@ def matmul(
 
     One kernel computes it, as `tilewright.matmul` does.  If a gradient is wanted, and the slope of the
     activation does not follow from the result, the kernel stores the activation's argument too. With
-    ``derivative`` PyTorch then computes what follows the sums.
+    ``derivative`` PyTorch then computes the terms after the sums.
 
     The gradients are ``dA = alpha dZ Bᵀ`` and ``dB = alpha Aᵀ dZ``, where ``dZ`` is the gradient before the
     activation, summed over the batches that repeat an operand; that of ``bias`` is the sum of the rows of
@@ -531,7 +531,7 @@ def matmul(
         bias: tensor (N,).
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
         multiply: tensor that is broadcast to the result.
-        derivative: the name of an activation: multiplies by ``activation'(multiply)`` instead.
+        derivative: the name of an activation; the factor is then ``activation'(multiply)``.
         residual: tensor that is broadcast to the result.
         dropout: the probability that an element is set to 0, as in `tilewright.matmul`. A second kernel drops
             elements; its gradient computes the mask again.
@@ -624,7 +624,7 @@ def inductor_options() -> dict[str, Any]:
 
 
 def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
-    """`linear` by a function that multiplies matrices."""
+    """Return `linear` computed by a function that multiplies matrices."""
 
     def linear(x: Any, weight: Any, bias: Any = None, **words: Any) -> Any:
         if not isinstance(weight, torch.Tensor):

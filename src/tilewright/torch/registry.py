@@ -1,9 +1,9 @@
-"""Operations of PyTorch that call kernels: fakes, gradients, autocast and vmap, and the way around them.
+"""Operations of PyTorch that call kernels: fakes, gradients, autocast and vmap, and eager calls.
 
-`Operation` registers one.  A call in eager mode goes around PyTorch's dispatcher: to the kernel if no
-gradient is wanted, otherwise to the operation's rule of gradients.  The dispatcher is asked if something
-wants to see the operation: `torch.compile`, a mode, a transform of `torch.func`, autocast, or a tensor that
-is a subclass, lazily conjugated or without memory.
+`Operation` registers one.  A call in eager mode skips PyTorch's dispatcher: it launches the kernel if no
+gradient is wanted, and otherwise applies the operation's rule of gradients.  The dispatcher is called if
+something must see the operation: `torch.compile`, a mode, a transform of `torch.func`, autocast, or a tensor
+that is a subclass, lazily conjugated or without memory.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ WORDS = {type(None), float, int, bool, str, complex, torch.dtype, list}
 """Types of arguments that are no tensors."""
 
 PASSED = WORDS - {torch.dtype, list}
-"""Types of arguments that are no tensors, and that the library's functions take as PyTorch's do."""
+"""Those of `WORDS` whose values the library's functions take unchanged."""
 
 DEVICES = ("CPU", "CUDA")
 """PyTorch's names of the devices that kernels run on; a build for ROCm calls them CUDA too."""
 
 NARROWED = {torch.float32, torch.float16, torch.bfloat16}
-"""The dtypes that autocast changes."""
+"""The dtypes that autocast converts."""
 
 BATCHES_OF_GRADIENTS = torch._C._parse_dispatch_key("VmapMode")
-"""In force within `torch.autograd.grad(is_grads_batched=True)`, a transform outside of `torch.func`."""
+"""Dispatch key set in `torch.autograd.grad(is_grads_batched=True)`, a transform outside of `torch.func`."""
 
 _DTYPES = {getattr(torch, name): dtype_named(own) for own, name in IN_TORCH.items() if hasattr(torch, name)}
 
@@ -117,7 +117,7 @@ def check_no_tangents(name: str, args: Sequence[Any]) -> None:
 
 
 def _functions_are_observed() -> bool:
-    """Whether a mode sees functions, other than that of `torch.set_default_device`."""
+    """Return whether a mode other than that of `torch.set_default_device` sees functions."""
     modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
     return any(type(mode) is not DeviceContext for mode in modes)
 
@@ -134,7 +134,7 @@ def is_observed() -> bool:
 
 
 def _is_below_transform() -> bool:
-    """Whether a transform of `torch.func` runs an operation's rule of gradients."""
+    """Return whether a transform of `torch.func` is running an operation's rule of gradients."""
     front = torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
     return torch._C._dispatch_tls_is_dispatch_key_excluded(front)
 
@@ -142,12 +142,12 @@ def _is_below_transform() -> bool:
 def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
     """Apply a function with a gradient, at one level of the transforms of `torch.func`.
 
-    A transform runs an operation's rule of gradients below itself, where `Function.apply` would ask the
-    transform again; and `Function.apply` inspects the signature at each call, which takes longer than the
-    rest.  So the function is applied as `Function.apply` does without transforms.
+    A transform runs an operation's rule of gradients below itself, where `Function.apply` would call the
+    transform again.  `Function.apply` also inspects the signature at each call, which takes longer than the
+    rest.  So this calls the ``apply`` that `Function.apply` itself calls without transforms.
 
     Args:
-        function: computes the result, keeps tensors, and has the gradient.
+        function: computes the result, saves tensors, and defines the gradient.
         args: all of its arguments.
     """
     apply = super(torch.autograd.Function, function).apply
@@ -160,15 +160,15 @@ def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
 def direct(
     kernels: Callable[..., Any], gradient: Callable[..., Any] | None = None
 ) -> Callable[[FunctionType], FunctionType]:
-    """Decorate a function of tensors: a call in eager mode that nothing observes is passed on as it is.
+    """Decorate a function of tensors: an eager call that nothing observes goes directly to the kernels.
 
-    The arguments of such a call are not completed with defaults, and not checked twice.  If `kernels` refuses
+    The arguments of a direct call get no defaults here, and are checked only once.  If `kernels` refuses
     them, the decorated function is called: tensors with a lazy conjugate, or without memory, need PyTorch's
     dispatcher.
 
     Args:
         kernels: computes the function of tensors without gradients; takes the same arguments.
-        gradient: computes it so that PyTorch records its gradient; None: the decorated function does.
+        gradient: computes it so that PyTorch records its gradient; None: the decorated function does that.
     """
 
     def decorate(function: FunctionType) -> FunctionType:
@@ -290,7 +290,7 @@ class Operation:
         return self.run(*args)
 
     def _dispatched(self, *args: Any) -> Any:
-        """Call PyTorch's dispatcher, which would read a number from a tensor and lose its gradient."""
+        """Call PyTorch's dispatcher; refuse tensors as numbers, whose gradients the dispatcher would lose."""
         for at, name in self._words.items():
             if isinstance(args[at], torch.Tensor):
                 raise LaunchError(
@@ -300,9 +300,9 @@ class Operation:
         return self.overload(*args)
 
     def inside(self, *args: Any) -> Any:
-        """Compute the operation inside of its own function with a gradient, which records it.
+        """Compute the operation from the ``forward`` of its `torch.autograd.Function`, which records it.
 
-        Transforms of `torch.func` nest: those below the current one record the operation for themselves.
+        Transforms of `torch.func` nest: the transforms below the current one record the operation too.
         """
         if not _is_below_transform():
             return self(*args)
@@ -320,7 +320,7 @@ class Operation:
         return self._differentiate(*args)
 
     def _fake_rule(self, fake: Callable[..., Any]) -> Callable[..., Any]:
-        """Make results without memory, if all tensors have none; the others would get undefined elements."""
+        """Return the rule for tensors without memory; it refuses calls that mix them with other tensors."""
 
         def made(*args: Any) -> Any:
             there = {one.is_meta for one in tensors_of(args)}
@@ -371,7 +371,7 @@ class Operation:
 
 
 def _selected(args: Sequence[Any], dims: Sequence[Any], at: int | None) -> list[Any]:
-    """The arguments of one call of a batch of calls; None: of a batch without calls."""
+    """Return the arguments of call ``at`` of a batch; zeros if ``at`` is None, for an empty batch."""
     made = list[Any]()
     for one, dim in zip(args, dims, strict=True):
         if not isinstance(one, torch.Tensor) or dim is None:
@@ -384,7 +384,7 @@ def _selected(args: Sequence[Any], dims: Sequence[Any], at: int | None) -> list[
 
 
 def batch_first(one: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
-    """Return a batched argument with its batch first, and dimensions of one element up to a rank.
+    """Return a batched argument with its batch first, then dimensions of extent 1 up to a rank.
 
     Args:
         one: the argument.

@@ -32,7 +32,7 @@ ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
-"""Activations after a product of which a gradient is wanted, if the product does not compute them itself."""
+"""Activations that PyTorch computes after a product, if a gradient needs the product's sums."""
 
 FROM_RESULT = {
     "relu": lambda dy, y: aten.threshold_backward(dy, y, 0),
@@ -59,7 +59,7 @@ SLOPES: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)),
     "tanh": lambda x: 1 - torch.tanh(x) ** 2,
 }
-"""The derivatives of activations, with gradients of their own."""
+"""The derivatives of activations, which PyTorch can differentiate again."""
 
 
 def activated(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,8 @@ ACTIVATION_MODULES: dict[type, Callable[[Any], str | None]] = {
 def activation_of(layer: torch.nn.Module) -> str | None:
     """Return the name of the activation that a module computes; None: it is unknown.
 
-    Modules of `transformers` are known by their values: each is a function of an element.
+    Modules of `transformers` are recognised by their values at 1001 points, because each is a function of one
+    element.
 
     Args:
         layer: the module.
@@ -135,7 +136,7 @@ def finished(
 
 
 def is_last(activation: str | None, multiply: Any, residual: Any) -> bool:
-    """Return whether one kernel computes all terms in training: its result tells the activation's slope.
+    """Return whether one kernel serves training, because its result gives the activation's slope.
 
     Args:
         activation: as in `matmul`.
@@ -191,7 +192,7 @@ def scaled_like(
         out_dtype: the dtype that the caller wants, or None.
         a: the first operand.
         b: the second operand.
-        packed: the dtype of the numbers of which ``b`` has two in each byte, or None.
+        packed: dtype of the numbers if each byte of ``b`` holds two; otherwise None.
 
     Raises:
         DTypeError: an unsupported dtype or mixture.
@@ -250,7 +251,7 @@ def reduced_to(gradient: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
 
 
 TABLES = {"nf4": ("u4", NF4)}
-"""Formats of packed numbers that are codes: the dtype of the codes, and the numbers that they stand for."""
+"""Formats of packed codes: the dtype of a code, and a table of the numbers that the codes stand for."""
 
 
 def numbers_of_codes(
@@ -302,7 +303,7 @@ FORMATS = ("f8e4m3", "f8e4m3_blocks", "i8", "i4", "nf4")
 """Formats of quantised weights."""
 
 IN_GROUPS = ("i4", "nf4")
-"""Formats of two codes in a byte, and a scale for neighbours along K."""
+"""Formats with two codes per byte, and one scale for a group of neighbours along K."""
 
 
 def quantized(
@@ -347,5 +348,5 @@ def quantized(
 
 
 def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
-    """The scales of numbers whose largest magnitudes become ``largest``; 1 for zeros."""
+    """Return the scales by which the largest magnitudes ``most`` become ``largest``; 1 for zeros."""
     return torch.where(most > 0, most / largest, torch.ones_like(most))
