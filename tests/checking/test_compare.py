@@ -132,6 +132,17 @@ def test_sums_of_integers_wrap_like_the_accumulator() -> None:
     assert compare_gemm(a, b, wrapped.reshape(1, 1)).ok
 
 
+@pytest.mark.parametrize("kinds", [("i8", "i8"), ("i8", "i1"), ("i1", "i8"), ("u8", "u8")])
+def test_sums_of_wide_integers_have_their_own_dtype(kinds) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(1, min(np.iinfo(kind).max, 2**42), (8, 8)).astype(kind) for kind in kinds)
+    product = a @ b
+    assert abs(product).max() > 2**32
+    assert compare_gemm(a, b, product).ok
+    product[2, 3] += 1
+    assert not compare_gemm(a, b, product).ok
+
+
 @pytest.mark.parametrize("data", [normal, positive])
 @pytest.mark.parametrize("period", [None, 128, 512])
 def test_sums_of_few_bits_and_their_promotion(period, data) -> None:

@@ -112,8 +112,10 @@ class Accumulation:
 
     @staticmethod
     def default(element: DType) -> Accumulation:
-        """Return the accumulation of single multiply-adds, in f32, f64 or i32."""
-        return Accumulation(f64 if element == f64 else f32 if element.is_float else i32)
+        """Return the accumulation of single multiply-adds in f32, f64, i32, or the dtype of wide integers."""
+        if element.is_float:
+            return Accumulation(f64 if element == f64 else f32)
+        return Accumulation(element if element.bits > i32.bits else i32)
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,8 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
         raise LaunchError(f"compare_gemm: a {a.shape} @ b {b.shape} and c {c.shape} do not fit")
     if any(dtype(x.dtype).components != 1 for x in (a, b, c)):
         raise DTypeError("compare_gemm: complex a, b or c: compare the real and imaginary parts")
-    element = dtype((a if dtype(a.dtype).is_float else b).dtype)
+    left, right = dtype(a.dtype), dtype(b.dtype)
+    element = left if left.is_float or (left.bits > right.bits and not right.is_float) else right
     how = how or Accumulation.default(element)
     if c.size == 0:
         return NO_ELEMENTS
