@@ -15,6 +15,7 @@ from tilewright.amdgcn import (
     MissedBarrierError,
     MissingWaitError,
     OutOfBoundsError,
+    StoredTwiceError,
     UninitialisedError,
     UnknownInstructionError,
     UnreplicatedLanesError,
@@ -260,6 +261,30 @@ def test_accesses_out_of_bounds() -> None:
         old("scratch_store_dword off, v0, off offset:16")
     with pytest.raises(OutOfBoundsError, match="a flat address is 0x0"):
         old("v_mov_b32_e32 v2, 0", "v_mov_b32_e32 v3, 0", "flat_load_dword v4, v[2:3]")
+
+
+IN_LDS = (
+    *("s_waitcnt lgkmcnt(0)", "s_mov_b64 s[4:5], src_shared_base"),
+    *("v_mov_b32_e32 v2, v1", "v_mov_b32_e32 v3, s5"),
+)
+"""The flat address of a number in LDS for each thread, in v[2:3]."""
+OUT = ("s_waitcnt vmcnt(0) lgkmcnt(0)", "global_store_dword v1, v4, s[2:3]")
+
+
+def test_undefined_bits_that_flat_accesses_move_through_lds() -> None:
+    stored = old(*IN_LDS, "flat_store_dword v[2:3], v0", "ds_read_b32 v4, v1", *OUT)
+    assert stored.tolist() == list(range(64))
+    with pytest.raises(UninitialisedError, match="v4, loaded from LDS that nothing was stored to"):
+        old(*IN_LDS, "flat_load_dword v4, v[2:3]", *OUT)
+    with pytest.raises(UninitialisedError, match="v4, loaded from LDS that nothing was stored to"):
+        old(*IN_LDS, "flat_store_dword v[2:3], v6", "ds_read_b32 v4, v1", *OUT)
+
+
+def test_flat_stores_to_the_same_bytes_of_an_array() -> None:
+    body = ("s_waitcnt lgkmcnt(0)", "v_mov_b32_e32 v2, s2", "v_mov_b32_e32 v3, s3")
+    old(*body, "flat_store_dword v[2:3], v0")
+    with pytest.raises(StoredTwiceError, match="63 lanes store to bytes"):
+        old(*body, "flat_store_dword v[2:3], v0", stores_once=True)
 
 
 WMMA = "v_wmma_f32_16x16x16_f16 v[32:39], v[16:23], v[24:31], 0"

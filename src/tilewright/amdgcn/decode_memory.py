@@ -12,6 +12,7 @@ from tilewright.amdgcn.lanes import Exchange
 from tilewright.amdgcn.memory import (
     ATOMICS,
     HINTS,
+    UNWRITTEN,
     AccessForm,
     Address,
     BufferStep,
@@ -37,9 +38,6 @@ from tilewright.amdgcn.text import Instruction
 # ---------------------------------------------------------------- steps that access LDS
 #
 # This includes loads from global memory straight into LDS.
-
-
-UNWRITTEN = "loaded from LDS that nothing was stored to"
 
 
 class LdsStep(GlobalStep):

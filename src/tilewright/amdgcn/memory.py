@@ -186,6 +186,9 @@ def access_of(form: str) -> AccessForm | None:
 # ---------------------------------------------------------------- steps
 
 
+UNWRITTEN = "loaded from LDS that nothing was stored to"
+"""Origin of undefined bits that were loaded from LDS."""
+
 HINTS = {"glc", "slc", "dlc", "sc0", "sc1", "nt", "offset"}
 """Modifiers of any load or store: hints for caches, and the constant offset."""
 
@@ -435,10 +438,12 @@ class FlatStep(GlobalStep):
         flight = waves.waits.issue("lds", waves.at, (), self)
         waves.lds.record(waves, places, size, self, flight, not self.destination)
         if self.destination:
-            self.put(waves, waves.lds.load(places, size))
+            unknown = waves.lds.unknown.load(places, size)
+            self.put(waves, waves.lds.load(places, size), unknown, f"{UNWRITTEN} (line {self.line})")
         else:
             waves.lds.store(places, size, self.words(waves), waves.mask)
-            waves.lds.unknown.store(places, size, [NONE_UNKNOWN] * self.access.registers, waves.mask)
+            bits = [NONE_UNKNOWN if word is None else word for word in self.unknown(waves)]
+            waves.lds.unknown.store(places, size, bits, waves.mask)
 
     def move_global(self, waves: Waves, addresses: Array) -> None:
         """Loads from the arrays or stores to them."""
@@ -447,6 +452,7 @@ class FlatStep(GlobalStep):
             self.put(waves, waves.arrays.load(places, self.access.size))
         else:
             self.require_known(waves)
+            waves.arrays.store_once(places, self.access.size, waves.mask, self)
             waves.arrays.store(places, self.access.size, self.words(waves), waves.mask)
 
 
