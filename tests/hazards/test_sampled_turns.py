@@ -20,7 +20,7 @@ from .hopper import EXAMPLE, operands, trace
 from .mutate import FoundError, ended_by_the_first_finding, mutants, names
 from .test_hopper_mutants import CASES, CONSTANTS
 
-SAID = "of turns of a loop that are equal up to their place"
+SAID = "loop iterations that are equal up to their place were omitted"
 
 
 @pytest.mark.parametrize(

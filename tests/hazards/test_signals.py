@@ -51,7 +51,7 @@ def test_a_wait_comes_after_the_signals_without_which_it_does_not_end() -> None:
 def test_a_wait_that_either_of_two_signals_ends_comes_after_none_of_them() -> None:
     found = checked(counted_wrongly.bind(value=1, needs=1), *tiles(3)).findings
     assert found[0].kind is Kind.WRITE_READ
-    assert "no tw.signal after the first access" in found[0].reason
+    assert "no tw.signal comes after the first access" in found[0].reason
     assert found[0].reason.endswith(f"; signal after line {WRITES}, await it before line {READS}")
     assert "counted_wrongly" in str(found[0])
     # The reset does not come after the signal that the wait did without.
@@ -108,7 +108,7 @@ def late_signal(X, Y):
 def test_what_a_wait_lets_through_that_another_signal_can_end_is_a_race() -> None:
     report = checked(late_signal, *tiles(4))
     assert [one.kind for one in report.findings] == [Kind.WRITE_READ, Kind.NOT_RESET]
-    assert "by a tw.await_ that cannot return without it" in report.findings[0].reason
+    assert "pass a tw.await_ that needs this signal" in report.findings[0].reason
     assert "it is 2 when the kernel ends" in report.findings[1].reason
     (note,) = report.notes
     assert "await_(ready[0]) returns whichever signals come first" in note

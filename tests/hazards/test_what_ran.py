@@ -73,7 +73,7 @@ def test_operations_that_never_ran_are_named_with_their_line() -> None:
     report = ringed.check(*arrays(32, 0), stages=2)
     (idle,) = report.coverage.idle
     assert "copy(" not in idle
-    assert idle.endswith("other operations beside it")
+    assert idle.endswith("other operations of its block")
     assert ringed.check(*arrays(32, 192), stages=2).coverage.idle == ()
 
 

@@ -21,7 +21,7 @@ from tilewright.targets.reference.state import BlockState, Visit, Warp
 
 
 class Gathers:
-    """The rows that the views of a kernel take from integers in memory (`ir.ops.Gather`)."""
+    """Finds the views of a kernel whose rows are chosen by integers in memory (`ir.ops.Gather`)."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._of: dict[Value, tuple[Gather, ...]] = {}
@@ -38,7 +38,7 @@ class Gathers:
         return value in self._of
 
     def environment(self, warp: Warp, value: Value) -> Mapping[Sym, Any]:
-        """Return the symbols of a warp's access to a tensor; index arrays in memory are functions."""
+        """Return the values of symbols in a warp's access.  An index array is a function that reads it."""
         if not value.tensor.indices:
             return warp.env
         tables = {

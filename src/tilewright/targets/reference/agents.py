@@ -41,7 +41,7 @@ class Visibility(IntEnum):
     LANE = 0
     """Each lane knows of its own accesses."""
     FIRST = 1
-    """All lanes know of accesses by the first lane of any warp: one thread could tell them."""
+    """All lanes know of accesses by the first lane of any warp: only this thread arrived at a barrier."""
     BLOCK = 2
     """All lanes know of accesses by any lane."""
 
@@ -50,8 +50,8 @@ class Visibility(IntEnum):
 class Clocks:
     """The latest time of each agent of a group that is known to have passed, for each visibility.
 
-    ``known`` has shape (visibilities, agents).  Each lane knows what all lanes know.  ``others`` has the
-    times of the agents of other groups, by the group; signals tell them, and all lanes know them.
+    ``known`` has shape (visibilities, agents).  Knowledge of all lanes is also in the row of each lane.
+    ``others`` maps each other group to the times of its agents.  Signals carry these times to all lanes.
     """
 
     known: Array
@@ -91,10 +91,10 @@ class Actor:
         missing: for an operation in the background: the missing wait, in words.
         shown: the synchronisation that would tell other threads of that wait, in words.
         rank: the rank of its block in its cluster; None without clusters.
-        group: the number of its group, of agents that share clocks.
+        group: the number of its group; the clocks of a group have one slot per agent.
         seen: the signals that it comes after, as bits of an integer.
         device: the rank whose GPU it runs on; None in a run of one GPU.
-        began: the signals that come before its launch.
+        began: the signals that come before its launch, as bits of an integer.
     """
 
     slot: int
@@ -162,7 +162,7 @@ def learn_time(every: Array, scope: Visibility, slot: int, time: int) -> None:
 
 @dataclass(eq=False)
 class Message:
-    """The clocks and the order that agents tell others through a barrier.
+    """The clocks and the order that agents publish through a barrier.
 
     ``every`` and ``others`` are as in `Actor`; all lanes of a receiver learn them.
     """
@@ -206,7 +206,7 @@ class Message:
         np.maximum(self.order, agent.order, out=self.order)
 
     def hear(self, agent: Actor) -> None:
-        """Let all lanes of a warp know."""
+        """Add the message to the knowledge of all lanes of a warp."""
         np.maximum(agent.every, self.every, out=agent.every)
         np.maximum(agent.order, self.order, out=agent.order)
         for known_to, mine in zip(agent.every_others, self.others, strict=True):
@@ -338,7 +338,7 @@ class Events:
         return unordered
 
     def untold(self, agent: Actor, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
-        """Return which of ``events`` (at ``event_lanes``) no barrier told of."""
+        """Return which of ``events``, by lanes ``event_lanes``, no barrier has published to ``clocks``."""
         unknown = self._unknown(clocks, events, agent)
         at = np.flatnonzero(unknown & ~self.is_foreign(events, agent) & (event_lanes == 0))
         unknown[at] = self._time[events[at]] > clocks.known[Visibility.FIRST][self._slot[events[at]]]
@@ -371,7 +371,7 @@ class Events:
         return np.asarray(unknown[events])
 
     def _unknown_together_of(self, clocks: Clocks, found: Array, agent: Actor) -> Array:
-        """Return which events some lane does not know of, if groups run concurrently."""
+        """Return which events are unknown to some lane, for groups that run concurrently."""
         unknown, groups = found > 0, self._group[found]
         for group in sorted({*groups[unknown].tolist()}):
             times = clocks.known[Visibility.BLOCK] if group == agent.group else clocks.others.get(group)

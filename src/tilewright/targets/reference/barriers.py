@@ -265,12 +265,12 @@ class Count:
         return int(self.buffer.elements[self.at])
 
     def certain(self, value: int, late: Iterable[Signalled] = ()) -> list[Signalled]:
-        """Return the signals without which the others, including late ones, do not reach a value."""
+        """Return the signals that a value needs: without one, the others and the late ones stay below it."""
         every = [*self.signals, *late]
         return [one for one in self.signals if self.base + _without(one, every) < value]
 
     def overtaken(self, late: Signalled) -> list[PassedAwait]:
-        """Return the waits that a signal could have ended too early, because it does not come after them."""
+        """Return the waits that a signal may end too early: unordered after them, it can replace another."""
         return [
             wait
             for wait in self.passed

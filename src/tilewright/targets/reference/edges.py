@@ -49,7 +49,7 @@ MORE_ROUNDINGS = 8
 
 
 class Signs:
-    """Finds the fragments of a kernel without negative numbers, whose maximum 0 does not change."""
+    """Finds the fragments of a kernel that hold no negative numbers: padding with 0 keeps their maximum."""
 
     def __init__(self, kernel: Kernel) -> None:
         ops = list(kernel.walk())
@@ -104,7 +104,7 @@ class Signs:
 # ---------------------------------------------------------------- the padding's share of a sum
 
 
-def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
+def check_padding_share(padded: Padded, total: Array, made: Array, unit: float) -> None:
     """Report a sum over elements outside, unless a later operation subtracts their share.
 
     Args:

@@ -104,7 +104,7 @@ def masks(kernel: Kernel) -> dict[Value, list[Cond]]:
 
 
 class TraitTable:
-    """Rows of a body of operations, and the numbers that differ between them.
+    """A table of the numbers that distinguish the executions of a body of operations, with a row for each.
 
     Each loop in the body with iterations that are known before a run is an axis of the numbers, and so are
     the groups of a role.  Of any other loop index, only the range is known.
@@ -376,7 +376,7 @@ def _places(kernel: Kernel) -> Iterable[list[Int]]:
 # ---------------------------------------------------------------- iterations
 
 
-BEFORE, BEHIND = 2, 1
+BEFORE, AFTER = 2, 1
 """Periods that run before the omitted ones, and the fewest periods after them.  Accesses to one place in
 memory are at most a period apart, so each meets the previous one and the next one."""
 
@@ -396,7 +396,7 @@ class Gap:
     periods: int
 
     @property
-    def behind(self) -> int:
+    def resume(self) -> int:
         """Number of the first iteration that runs again."""
         return self.first + self.period * self.periods
 
@@ -411,11 +411,11 @@ def gap(alike: Sequence[int] | Array) -> Gap | None:
     """
     turns = np.asarray(alike)
     best: Gap | None = None
-    for period in range(1, len(turns) // (BEFORE + BEHIND + 1) + 1):
+    for period in range(1, len(turns) // (BEFORE + AFTER + 1) + 1):
         # Runs of iterations that equal those one period earlier.
         ends = np.flatnonzero(np.diff(np.concatenate([[0], turns[period:] == turns[:-period], [0]])))
         for first, end in ends.reshape(-1, 2).tolist():
-            periods = (end - first + period) // period - BEFORE - BEHIND
+            periods = (end - first + period) // period - BEFORE - AFTER
             if periods > 0 and (best is None or periods * period > best.periods * best.period):
                 best = Gap(first + BEFORE * period, period, periods)
     return best
@@ -440,7 +440,7 @@ class OmittedIterations:
 
     def gap(self, warp: Warp, loop: For, turns: range) -> Gap | None:
         """Return the iterations that a warp omits from a loop."""
-        if not self._can or len(turns) <= BEFORE + BEHIND:
+        if not self._can or len(turns) <= BEFORE + AFTER:
             return None
         outer = tuple(warp.env[each.index] for each in self._loops[id(loop)][1] if isinstance(each, For))
         key = warp.block.cluster.blocks[0].index, outer, turns
@@ -486,7 +486,7 @@ class OmittedIterations:
             warp.left_out[step] += count * found.periods
         self.left_out += found.periods * found.period
 
-    def settle(self, cluster: ClusterState) -> None:
+    def check_balance(self, cluster: ClusterState) -> None:
         """Note whether the omitted steps of the warps of a cluster balance."""
         warps = cluster.barrier.warps
         stages = (stage for b in cluster.blocks for each in b.mbarriers.values() for stage in each)

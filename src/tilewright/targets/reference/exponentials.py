@@ -45,7 +45,7 @@ _HALF, _HALVES = np.uint64(16), np.uint64(2**16 - 1)
 
 
 def pair(high: Array, low: Array) -> Array:
-    """Return words of both integers."""
+    """Return 64-bit words: ``high``, the integer modulo P, and ``low``, the integer modulo Q."""
     return np.asarray(high << _UP | low)
 
 
@@ -60,7 +60,7 @@ def second(words: Array) -> Array:
 
 
 def word(integers: Array) -> Array:
-    """Return the pairs of integers of up to 64 bits."""
+    """Return the pairs of residues of unsigned integers of up to 64 bits."""
     return pair(integers % _P, integers % _Q)
 
 
@@ -115,7 +115,7 @@ def power(base: Array, exponent: Array, modulus: int) -> Array:
 
 
 def inverse(words: Array) -> Array:
-    """``1 / words``, and 0 of 0."""
+    """``1 / words``; the inverse of 0 is 0."""
     known = power(second(words), _SECOND, Q)
     return pair(power(first(words), _FIRST, P), np.where(second(words) == UNKNOWN, UNKNOWN, known))
 
@@ -153,7 +153,7 @@ def _product(a: Array, b: Array, modulus: int) -> Array:
 
 
 def embedded(values: Any) -> Array:
-    """Return integers or floats as pairs of residues; infinity and NaN have fixed pairs of their own."""
+    """Return integers or floats as pairs of residues.  +inf and NaN have hashed pairs, -inf is `LOWEST`."""
 
     def one(number: float | int) -> int:
         if number <= LEAST:
@@ -169,7 +169,7 @@ def embedded(values: Any) -> Array:
 
 
 def order(words: Array) -> Array:
-    """Return keys for comparisons: far apart for neighbours, and 0 for minus infinity."""
+    """Return keys for comparisons: a hash of the first integer, and 0 for minus infinity."""
     return np.where(np.asarray(words) == LOWEST, np.uint64(0), mixed(first(words)))
 
 

@@ -341,7 +341,7 @@ class Leftovers:
         return absent
 
     def _in_root(self, value: Value) -> tuple[Int, ...] | None:
-        """Return the coordinates in the tensor of a view's elements; None if they are unknown."""
+        """Return the coordinates of a view's elements in its tensor; None if they are unknown."""
         chain: list[Transform] = []
         while value in self._made:
             value, transform = self._made[value]
@@ -367,7 +367,7 @@ class Leftovers:
 
 
 class ViewZeros:
-    """Tells elements past the edge of a tile from the zeros of the view that the tile is cut from."""
+    """Distinguishes elements past the edge of a tile from zeros of the view that the tile is cut from."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._made: dict[Value, Op] = {}
@@ -391,7 +391,7 @@ class ViewZeros:
         return past if past.any() else None
 
     def _condition(self, value: Value) -> Cond | None:
-        """Return where a view lies inside the edges of its tiles; None if it has no zeros of its own."""
+        """Return the condition that an element lies inside the edges; None if the view has no zeros."""
         chain: list[Transform] = []
         while isinstance(op := self._made.get(value), Reshape | PartitionOp):
             if isinstance(op, Reshape):
@@ -407,7 +407,7 @@ class ViewZeros:
         return view.valid
 
     def _is_cut(self, op: Op) -> bool:
-        """Return whether an operand of a view, or the tensor that it views, has edges."""
+        """Return whether one of the views that an operation is made from has edges."""
         made = [one for operand in op.operands if (one := self._made.get(operand)) is not None]
         return any(_has_edges(one) or self._is_cut(one) for one in made)
 

@@ -107,7 +107,7 @@ class Simulator:
         self.view_zeros = ViewZeros(kernel)
         self.barriers = 0
         self.turns: OmittedIterations | None = None
-        """Omitted loop iterations; None: none."""
+        """The omitted loop iterations; None if all iterations run."""
         self.trail = Trail()
         self._rules = rules
         self._known_rules: dict[int, Callable[..., Steps | None]] = {}
@@ -153,7 +153,7 @@ class Simulator:
         return True
 
     def advance(self, warp: Warp, tasks: dict[Warp, Steps]) -> bool:
-        """Let a warp go on to its next wait or its end; return whether it could."""
+        """Run a warp up to its next wait or its end; return False after a division by zero."""
         try:
             warp.waiting = next(tasks[warp], None)
         except ZeroDivisionError:
@@ -173,7 +173,7 @@ class Simulator:
         if self.check:
             report_unfinished(self.checker, cluster)
             if self.turns is not None:
-                self.turns.settle(cluster)
+                self.turns.check_balance(cluster)
             report_schedules(self.checker, cluster)
 
     def steps(self, warp: Warp, body: Block) -> Steps:
@@ -240,7 +240,7 @@ class Simulator:
         vector: int,
         other: Array | None = None,
     ) -> Array:
-        """Read a tensor in memory; invalid elements are 0 or ``other``, elements outside of it are poison."""
+        """Read a tensor in memory.  Invalid elements are 0 or ``other``, those outside the buffer poison."""
         buffer = accessed_buffer(self.checker, warp, op, value, "read", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         result = np.zeros(self.shape(warp, spread), self.numbers.storage(value.dtype))

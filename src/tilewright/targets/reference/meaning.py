@@ -268,7 +268,7 @@ def _elementwise(machine: Simulator, warp: Warp, op: ops.Elementwise) -> None:
     for operand in op.operands_ if warp.padded else ():
         if isinstance(operand, Value) and operand in warp.padded:
             total, unit = warp.registers[operand].values, operand.dtype.unit_roundoff
-            edges.settle(warp.padded.pop(operand), total, np.asarray(values), unit)
+            edges.check_padding_share(warp.padded.pop(operand), total, np.asarray(values), unit)
     if not op.result.is_fragment:
         warp.scalars[op.result] = values
         return
@@ -555,7 +555,7 @@ def _for(machine: Simulator, warp: Warp, op: ops.For) -> Steps:
                 before = warp.steps.copy()
             elif number == gap.first:
                 machine.turns.leave_out(warp, gap, before)
-            if gap.first <= number < gap.behind:
+            if gap.first <= number < gap.resume:
                 continue
         warp.env[op.index] = index
         yield from machine.steps(warp, op.body)

@@ -265,7 +265,7 @@ def new_buffer(
 
 
 def overlay(buffers: Iterable[Storage]) -> None:
-    """Give shared tensors that a plan lets overlap the same bytes and one history."""
+    """Let shared tensors with overlapping addresses use the same bytes and one history."""
     known = list(buffers)
     for numbers in overlapping(buffer.bounds for buffer in known):
         group = [known[number] for number in numbers]

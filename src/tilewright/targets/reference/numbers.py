@@ -42,7 +42,7 @@ def _held_by(value: Any) -> Any:
 
 
 def _plain(value: Any, wide: np.dtype[Any]) -> Array:
-    """Return a plain number in the computing dtype of the others, rounded once."""
+    """Return a Python number in ``wide``, the computing dtype of the other operands, rounded once."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return np.asarray(np.int64(value)).astype(wide)
     return np.asarray(value, wide)

@@ -52,13 +52,13 @@ class Costs:
                 default = Costs.__dataclass_fields__[name].default
                 raise LaunchError(f"costs: {name}={value}; nearest legal choice: {name}={default}")
 
-    def block_us(self, macs: float, elements: float) -> float:
-        """Return the time of multiply-adds and bytes of global memory by one of the blocks."""
+    def block_us(self, macs: float, size: float) -> float:
+        """Return the time in µs that a block takes for multiply-adds and ``size`` bytes of global memory."""
         share = 1 / self.blocks
-        return max(2e-6 * macs / (self.tflops * share), 1e-3 * elements / (self.memory_gbs * share))
+        return max(2e-6 * macs / (self.tflops * share), 1e-3 * size / (self.memory_gbs * share))
 
     def copy_us(self, size: float) -> float:
-        """Return the time of a copy of some bytes."""
+        """Return the time in µs of a copy of ``size`` bytes."""
         return 1e-3 * size / self.link_gbs
 
     def __str__(self) -> str:

@@ -75,7 +75,7 @@ class Hold(Op):
 
 @dataclass(frozen=True)
 class KernelStep:
-    """A launch: the kernel with its arguments, the author's line, and the caller's arrays, to keep them."""
+    """A launch: the kernel with its arguments, the author's line, and the caller's arrays, kept alive."""
 
     arguments: Arguments
     location: Location
@@ -84,7 +84,7 @@ class KernelStep:
 
 @dataclass(frozen=True)
 class EngineStep:
-    """Operations of a copy engine, with the array of each of their values, and the caller's, to keep them."""
+    """Operations of a copy engine, the array of each of their values, and the caller's arrays, kept alive."""
 
     ops: tuple[Op, ...]
     arrays: Mapping[Value, Array]
@@ -93,7 +93,7 @@ class EngineStep:
 
 Step: TypeAlias = KernelStep | EngineStep
 Streams: TypeAlias = Sequence[Sequence[Sequence[Step]]]
-"""For each rank its streams, each of them its steps."""
+"""The steps of each stream of each rank."""
 
 
 # ---------------------------------------------------------------- the report
@@ -181,7 +181,7 @@ class Engine:
     is_over: bool = False
 
     def may_go_on(self, *, last: bool) -> bool:
-        """Return whether it can go on; with ``last``, only if all others go before."""
+        """Return whether it can go on; with ``last``, after a wait that lets all others go first."""
         wait = self.waiting
         return not self.is_over and (wait is None or (wait.is_last == last and wait.ready()))
 
@@ -291,7 +291,7 @@ class World:
         stream.present = None
 
     def _advance(self, *, last: bool) -> bool:
-        """Let warps and engines go on: all that can, or with ``last`` one that all others go before."""
+        """Let all ready warps and engines go on; with ``last``, one whose wait lets all others go first."""
         moved = False
         for stream in self.streams:
             present = stream.present
@@ -323,7 +323,7 @@ class World:
         self.shared.log.places[group] = place
 
     def _begin_blocks(self) -> bool:
-        """Begin the next blocks of a launch; beyond those that are certain to be resident only if it must."""
+        """Begin the next cluster of a launch; exceed the resident blocks only if all launches would."""
         for beyond in (False, True):
             for stream in self.streams:
                 if not isinstance(stream.present, RunningLaunch):

@@ -22,8 +22,8 @@ from tilewright.targets.reference.findings import Kind
 
 NO_ORDER = "nothing orders two blocks: each must access only its own elements"
 NO_SIGNAL = (
-    "nothing orders the two blocks here: no tw.signal after the first access of which the other block knows, "
-    "by a tw.await_ that cannot return without it or the last tw.ticket, before the second"
+    "nothing orders the two blocks here: no tw.signal comes after the first access, or the second block does "
+    "not pass a tw.await_ that needs this signal, or take the last tw.ticket, before its access"
 )
 NO_SIGNAL_OF_RANKS = (
     'nothing orders the two ranks here: between the two accesses one rank must signal with scope "system", '

@@ -128,8 +128,8 @@ def _idle(block: Block, trail: Trail) -> Iterator[str]:
     for op in block.ops:
         if id(op) not in trail.ran:
             more = sum(1 for _ in block.walk()) - 1
-            behind = f", with {more} other operation{'s' * (more != 1)} beside it" if more else ""
-            yield f"{describe(op)} at {place(op)}{behind}"
+            others = f", with {more} other operation{'s' * (more != 1)} of its block" if more else ""
+            yield f"{describe(op)} at {place(op)}{others}"
             return
         for region in op.regions:
             yield from _idle(region, trail)

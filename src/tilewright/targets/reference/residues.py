@@ -1,4 +1,4 @@
-"""Kernels over integers modulo a prime: sums in any order are equal, and with a term more or less are not.
+"""Kernels over integers modulo a prime: the order of a sum changes nothing, a missing or added term does.
 
 A float of any dtype is an integer modulo ``2**61 - 1``.  Sums, products and quotients are those of this
 field, and conversions between floats change nothing.  So two kernels that compute the same polynomial of
@@ -75,7 +75,7 @@ def multiplied(left: Array, right: Array) -> Array:
     a, b = left >> _HALF, left & _LOW
     c, d = right >> _HALF, right & _LOW
     middle = a * d + b * c
-    # 2**62 is 2, and of the middle products 2**61, which is 1, is split off.
+    # Modulo the prime 2**61 is 1, so a * c * 2**62 is 2 * a * c, and middle * 2**31 is split at bit 30.
     total = reduced(np.uint64(2) * a * c) + reduced((middle >> _UP) + ((middle & _REST) << _HALF))
     return reduced(total + reduced(b * d))
 
@@ -120,12 +120,12 @@ def embedded(values: Any) -> Array:
 
 
 def some_residue(name: str) -> int:
-    """Return the residue of a name."""
+    """Return a residue that stands for a name: a hash."""
     return int(mixed(np.uint64(zlib.crc32(name.encode()) + 1)))
 
 
 def mixed(values: Any) -> Array:
-    """Return a hash of residues, far apart for neighbours.
+    """Return a hash of residues; neighbouring residues have unrelated hashes.
 
     Source: S. Vigna's splitmix64.
     """
@@ -137,7 +137,7 @@ def mixed(values: Any) -> Array:
 
 
 def inverse(values: Array) -> Array:
-    """``1 / values`` of residues, and 0 of 0: their power ``PRIME - 2``."""
+    """``1 / values`` of residues, as the power ``PRIME - 2``; the inverse of 0 is 0."""
     made, power, exponent = np.ones_like(values), values, PRIME - 2
     while exponent:
         if exponent & 1:
@@ -204,7 +204,7 @@ class Ring:
         return made
 
     def compare(self, name: str, left: Array, right: Array) -> Array:
-        """Compare two words by a comparison of this name."""
+        """Return the result of a comparison of words, such as ``"less"``."""
         if name in ("equal", "not_equal"):
             left, right = self.key(left), self.key(right)
         else:

@@ -76,7 +76,7 @@ def run(
         blocks: indices of the blocks to execute, x first, each with all of its cluster; default: all.
         rules: rule of each operation.
         outputs: arrays without contents on entry: they begin as poison, and reads before a write are found.
-        whole: arrays of which every element must be written once all blocks have run.
+        whole: arrays whose elements must all be written when all blocks have run.
         work: number of element accesses after which only representative blocks run; default: all blocks run.
         resident: number of blocks that certainly run at once, for blocks that wait for higher-numbered ones.
         numbers: the arithmetic of all numbers, and of the elements of the arrays.

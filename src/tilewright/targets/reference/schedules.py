@@ -260,3 +260,4 @@ class Play:
 
 
 _COUNTS = {"arrive": "counts for", "load": "counts for", "wait": "is for"}
+"""The verb of each kind of step in a message about its phase."""

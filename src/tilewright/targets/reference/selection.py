@@ -183,8 +183,8 @@ def _elements(op: Op, value: Value, env: Mapping[Sym, int]) -> Array:
 
 
 TURNS = (
-    "of turns of a loop that are equal up to their place the first and the last ran: "
-    "at least two periods before the omitted ones, and one after them"
+    "loop iterations that are equal up to their place were omitted: at least two periods before them and one "
+    "after them ran"
 )
 """Sentence of a report about omitted iterations."""
 
@@ -218,7 +218,7 @@ class Selection:
         self._work, self._asked = work, asked
         self._done, self._most = 0, 0 if work is None else work_of(kernel, env)
         self.turns: OmittedIterations | None = None
-        """The omitted loop iterations, once blocks are omitted; None: none."""
+        """The omitted loop iterations, once blocks are omitted; None if all iterations run."""
         self._chosen: set[tuple[int, ...]] | None = None
         self._is_sampled = False
         self._writers: Writers | None = None

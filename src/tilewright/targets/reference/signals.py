@@ -204,12 +204,12 @@ class RunningLaunch:
         return not self.open and self._next is None
 
     def ready(self, *, last: bool) -> list[Warp]:
-        """Return the warps that can go on; with ``last``, only those that all others go before."""
+        """Return the warps that can go on; with ``last``, also after a wait that lets all others go first."""
         waits = [(warp, warp.waiting) for warp in self.tasks]
         return [warp for warp, wait in waits if wait is None or (wait.is_last == last and wait.ready())]
 
     def begin(self, *, beyond: bool = True) -> ClusterState | None:
-        """Begin the next cluster; return None if all have begun.
+        """Begin the next cluster; return None if all have begun, or if this one must wait (``beyond``).
 
         Args:
             beyond: whether to begin it if more blocks than are certain to be resident then wait; the wait is

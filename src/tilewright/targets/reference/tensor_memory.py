@@ -160,7 +160,7 @@ def _load_into(
 
 
 def store_box(machine: Simulator, warp: Warp, op: Copy) -> None:
-    """Begin a store to the elements that the target has."""
+    """Begin a bulk store; elements outside of the target are left out."""
     if machine.check:
         look_at_map(machine, warp, op)
     tile = machine.footprints.box(op.source, warp.env)
@@ -195,14 +195,14 @@ def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, bo
     unit = STORE_BYTES // op.target.dtype.bytes
     extents = [int(evaluate(size, warp.env)) for size in array.shape]
     starts, sides, extent = [warp.int(start) for start in box.starts], list(box.sides), extents[row]
-    behind = min(-(-extent // unit) * unit, starts[row] + sides[row]) - extent
-    if behind <= 0 or starts[row] >= extent:
+    past = min(-(-extent // unit) * unit, starts[row] + sides[row]) - extent
+    if past <= 0 or starts[row] >= extent:
         return
-    starts[row], sides[row], extents[row] = extent, behind, extent + behind
+    starts[row], sides[row], extents[row] = extent, past, extent + past
     at, exists = box_at(array, starts, sides, warp.env, extents)
     reason = (
         f"a store by TMA writes whole units of {STORE_BYTES} bytes: rows of {extent} elements end within "
-        f"one, and the {behind} elements after each row are overwritten; use tw.copy, or an extent that is a "
+        f"one, and the {past} elements after each row are overwritten; use tw.copy, or an extent that is a "
         f"multiple of {unit}"
     )
     site = machine.checker.site(op, op.target, "write")
@@ -211,7 +211,7 @@ def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, bo
 
 
 def finish_stores(machine: Simulator, warp: Warp, pending: int) -> None:
-    """Complete bulk stores until at most ``pending`` groups are left; the first lane knows."""
+    """Complete bulk stores until at most ``pending`` groups are left, and let the first lane know."""
     done = warp.stores.time - 1 - pending
     for store in (store for store in warp.bulk if store.group <= done):
         moved = store.source.elements[store.at]

@@ -57,7 +57,7 @@ class SizeTrial:
 
 
 @dataclass(frozen=True)
-class Turning:
+class IndexRange:
     """A loop or an axis of the grid: its index, and the number of values that the index takes.
 
     Args:
@@ -95,22 +95,22 @@ def trial_sizes(
     Returns:
         Different sizes, by name.
     """
-    turnings, lets = list[Turning](), named(kernel)
+    ranges, lets = list[IndexRange](), named(kernel)
     for op in kernel.walk():
         if isinstance(op, For):
             ring = max(stages_of(op), 1)
             few = tuple(dict.fromkeys((2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)))
             turns = substitute(floordiv(add(op.stop, mul(op.start, -1), op.step - 1), op.step), lets)
-            turnings.append(Turning(op.index, turns, "turn", f"of the loop at {place(op)}", few, op))
+            ranges.append(IndexRange(op.index, turns, "turn", f"of the loop at {place(op)}", few, op))
     for at, axis in enumerate(kernel.grid):
-        turnings.append(Turning(axis.sym, axis.extent, "block", f"along axis {at}", GRIDS, None))
+        ranges.append(IndexRange(axis.sym, axis.extent, "block", f"along axis {at}", GRIDS, None))
     integers = deciding_integers(kernel)
     varied: dict[str, dict[int, str]] = {}
     for sym in (*extents(kernel), *integers):
         if sym.name in asked:
             varied[sym.name] = dict.fromkeys(asked[sym.name], "as asked")
         else:
-            varied[sym.name] = _by_turns(kernel, turnings, sym, given, sym in integers)
+            varied[sym.name] = _by_turns(kernel, ranges, sym, given, sym in integers)
     base = {name: next(iter(sizes)) for name, sizes in varied.items()}
     known = {**given, **base}
     found = [SizeTrial(base, "whole tiles")]
@@ -125,7 +125,7 @@ def trial_sizes(
         if sym.name in asked:
             continue
         others = {**base, sym.name: 0}
-        for n, why in _at_conditions(kernel, turnings, sym, known).items():
+        for n, why in _at_conditions(kernel, ranges, sym, known).items():
             found.append(SizeTrial({**(others if n <= LARGEST else least), sym.name: n}, why))
         if sym not in integers and any(isinstance(op, Await) for op in kernel.walk()):
             found += _beyond_residents(kernel, sym, {**given, **least}, least, resident)
@@ -157,41 +157,41 @@ def deciding_integers(kernel: Kernel) -> tuple[Sym, ...]:
 
 
 def _by_turns(
-    kernel: Kernel, turnings: Sequence[Turning], sym: Sym, given: Mapping[str, int], is_integer: bool
+    kernel: Kernel, ranges: Sequence[IndexRange], sym: Sym, given: Mapping[str, int], is_integer: bool
 ) -> dict[int, str]:
     """Return values to try with reasons: whole tiles, then the longest ragged extent, then others."""
-    spans: list[tuple[int, int, str]] = []
-    for turning in turnings:
-        counts = _counted(kernel, turning, sym, given)
+    intervals: list[tuple[int, int, str]] = []
+    for span in ranges:
+        counts = _counted(kernel, span, sym, given)
         if counts is None:
             continue
-        for wanted in turning.tried:
+        for wanted in span.tried:
             at = np.flatnonzero(counts == wanted)
             if len(at) and at[-1] < LARGEST:
-                spans.append((int(at[0]), int(at[-1]), turning.told(wanted)))
+                intervals.append((int(at[0]), int(at[-1]), span.told(wanted)))
     mine = min(given.get(sym.name, 1), LARGEST)
     if is_integer:
         few = {mine: "as given", 0: "0", 1: "1", 2: "2", mine + 1: "one more than given"}
-        return {**few, **{n: why for _, n, why in spans if n not in few}}
-    if not spans:
+        return {**few, **{n: why for _, n, why in intervals if n not in few}}
+    if not intervals:
         return {mine: "as given", 1: "1 element"}
-    whole = [(last, why) for _, last, why in spans]
+    whole = [(last, why) for _, last, why in intervals]
     if not any(last for last, _ in whole):
         whole.insert(
             0, (mine, "as given")
         )  # at 0 elements, variations of the other dimensions would do nothing
     whole.sort(key=lambda pair: not pair[0])
-    ragged = [(last - 1 if last > first else last, f"{why}, the last cut") for first, last, why in spans]
-    least = min(((first, why) for first, _, why in spans if first), default=(0, "nothing"))
+    ragged = [(last - 1 if last > first else last, f"{why}, the last cut") for first, last, why in intervals]
+    least = min(((first, why) for first, _, why in intervals if first), default=(0, "nothing"))
     found: dict[int, str] = {}
     for n, why in (whole[0], max(ragged), *whole, *ragged, least):
         found.setdefault(n, why)
     return found
 
 
-def _counted(kernel: Kernel, turning: Turning, sym: Sym, given: Mapping[str, int]) -> Array | None:
+def _counted(kernel: Kernel, span: IndexRange, sym: Sym, given: Mapping[str, int]) -> Array | None:
     """Return the number of iterations in the first block for every value of a size, or None."""
-    turns = substitute(turning.turns, _derived(kernel))
+    turns = substitute(span.turns, _derived(kernel))
     if sym not in symbols(turns):
         return None
     of = np.arange(LARGEST + 1)
@@ -243,13 +243,13 @@ def _comparisons(kernel: Kernel) -> dict[Cond, Op]:
 
 
 def _at_conditions(
-    kernel: Kernel, turnings: Sequence[Turning], sym: Sym, known: Mapping[str, int]
+    kernel: Kernel, ranges: Sequence[IndexRange], sym: Sym, known: Mapping[str, int]
 ) -> dict[int, str]:
     """Return the values of a size at and next to each change of a condition, with reasons."""
     found: dict[int, str] = {}
     changing = 0
     for condition, op in _comparisons(kernel).items():
-        inner = [turning for turning in turnings if turning.index in symbols(condition)]
+        inner = [span for span in ranges if span.index in symbols(condition)]
         made: dict[int, str] = {}
         if not inner and sym in symbols(condition):
             of = np.arange(FARTHEST + 1)
@@ -261,8 +261,8 @@ def _at_conditions(
                 why = f"a condition at {place(op)} changes at {sym.name} = {at}"
                 above = -(-(at + 1) // 64) * 64  # for kernels that take only multiples of 64
                 made |= dict.fromkeys((at - 1, at, at + 1, above), why)
-        for turning in inner:
-            made.update(_turns_of_change(kernel, turning, condition, op, sym, known))
+        for span in inner:
+            made.update(_turns_of_change(kernel, span, condition, op, sym, known))
         if made and changing < CONDITIONS:
             changing += 1
             found = {**made, **found}
@@ -270,10 +270,10 @@ def _at_conditions(
 
 
 def _turns_of_change(
-    kernel: Kernel, turning: Turning, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
+    kernel: Kernel, span: IndexRange, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
 ) -> Iterator[tuple[int, str]]:
     """Yield the size at which a loop first reaches a change of a condition, and the next larger one."""
-    counts = _counted(kernel, turning, sym, known)
+    counts = _counted(kernel, span, sym, known)
     if counts is None:
         return
     seen: frozenset[bool] | None = None
@@ -282,18 +282,18 @@ def _turns_of_change(
         at = np.flatnonzero(counts == turns)
         if not len(at) or at[-1] >= LARGEST:
             continue
-        start = 0 if turning.loop is None else turning.loop.start
-        step = 1 if turning.loop is None else turning.loop.step
+        start = 0 if span.loop is None else span.loop.start
+        step = 1 if span.loop is None else span.loop.step
         env = {**_environment(kernel, known), sym: int(at[-1])}
         begin = _value(kernel, start, env, ())
         index = np.arange(turns) * step + (0 if begin is None else int(begin))
-        holds = _value(kernel, condition, {**env, turning.index: index}, index.shape)
+        holds = _value(kernel, condition, {**env, span.index: index}, index.shape)
         if holds is None:
             return
         now = frozenset(holds.tolist())
         if seen is not None and now != seen:
             changes += 1
-            why = f"a condition at {place(op)} changes after {turning.told(turns - 1)}"
+            why = f"a condition at {place(op)} changes after {span.told(turns - 1)}"
             yield int(at[-1]), why
             following = np.flatnonzero(counts == turns + 1)
             if len(following) and following[-1] < LARGEST:
