@@ -11,16 +11,17 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.targets.atoms import DOTS
 from tilewright.threads.distribution import Distribution, Mode
 
-MOST_ROWS = 14
-MOST_VECTORS = 4
-# Loads and multiply-adds issue at the same rate, twice per cycle; with more loads than this, loads limit.
+MOST_ROWS, MOST_VECTORS = 14, 4
+"""Rows and vectors per row of the largest micro-tile."""
+
 LOADS_PER_FMA = 0.75
+"""Loads per multiply-add above which loads limit a micro-kernel: processors issue two of each per cycle."""
 
 BROADCASTS = 2
 """Registers for broadcast elements of A, next to several sums."""
 
 LEAST_SUMS = 16
-"""Vectors of sums that hide the latency of a multiply-add (4 or 5 cycles, up to 4 issued per cycle)."""
+"""Fewest vectors of sums that hide the latency of multiply-adds: 4 or 5 cycles, up to 4 issued per cycle."""
 
 GROUP, LEAST_LANES, MOST_DEPTH = 4, 4, 1024
 """Limits of byte products: K must be a multiple of `GROUP` neighbours that one instruction multiplies, a
@@ -28,9 +29,9 @@ vector has at least `LEAST_LANES` sums, and rows of at most `MOST_DEPTH` element
 
 
 PANELS_OF_B, ROWS_IN_PLACE, NEAR_BYTES = 4, 96, 1 << 19
-"""Panels of B up to which panels of A are read from their array; rows of A up to which panels of B are; and
-bytes that a tile of B spans in its array, at most, if low panels are always read there (half of a cache of
-the second level).
+"""Limits for operands that are read in their arrays instead of being packed: most panels of B for which
+panels of A are; most rows of A for which panels of B are; and most bytes that a low panel of B spans in its
+array, if it is read there for any number of rows (half of a second-level cache).
 
 Rows of A that are a power of 2 apart share sets of the first-level cache, and distant rows of B lie in a
 page of memory each.  Copies avoid both, at a cost that all panels share.  Measured on a Zen 4, one
@@ -39,8 +40,8 @@ x 1000 x 256 246 and 219 us; but 2048 x 256 x 2048 21.2 and 22.1 ms, whose rows 
 """
 
 FIRST_CACHE_BYTES, PANELS_FAR = 1 << 15, 2
-"""Bytes of the first-level cache, and panels of A up to which a panel of B is read from its array even if its
-rows crowd few sets of this cache.
+"""Bytes of the first-level cache; and most panels of A for which a panel of B is read in its array even if
+its rows share few sets of this cache.
 
 Measured on a Zen 3, one thread: 48 x 512 x 512 f64, whose rows of B are 4 KiB apart, 1.51 ms in place and
 0.70 packed; 8 x 512 x 512 0.23 and 0.39; 300 x 301 x 1000 f32, whose panel fills 32 KiB in place, 2.40 and
@@ -48,8 +49,8 @@ Measured on a Zen 3, one thread: 48 x 512 x 512 f64, whose rows of B are 4 KiB a
 """
 
 PANELS_TOGETHER, SHALLOW = 4, 64
-"""Panels of A that all panels of B are multiplied by before the next ones, if no panel is packed and sums are
-stored in the array of the result; and the depth up to which this pays.
+"""Panels of A that are multiplied by all panels of B before the next ones are, if no panel is packed and sums
+are stored in the result's array; and the largest depth for which this pays.
 
 Sums are then stored in runs along few rows.  Measured on a Zen 3, one thread of f32, all panels of A and 4:
 1000 x 1000 x 30 1.05 and 0.89 ms, 200 x 2370 x 6 0.21 and 0.18; but 96 x 1000 x 200 0.44 and 0.49.
@@ -89,8 +90,9 @@ def micro_tile(
 ) -> MicroTile:
     """Return the micro-tile that divides ``rows`` x ``columns`` with the fewest loads per multiply-add.
 
-    Products that share sums get a lower micro-tile, if the registers then hold all sums of all its columns.
-    It is as low as keeps multiply-adds busy, so that rows of A and a panel of B fit the first-level cache.
+    Products that share sums get a lower micro-tile: the fewest rows whose sums hide the latency of
+    multiply-adds, if the registers hold all these sums.  Its rows of A and a panel of B fit the first-level
+    cache.
 
     Args:
         arch: the processor.
@@ -134,9 +136,9 @@ def micro_tile(
 
 
 def has_masks(arch: Arch, row_bytes: int) -> bool:
-    """Whether a micro-tile of whole vectors is multiplied in parts of vectors at its right edge.
+    """Whether masked vectors multiply the ragged right edge of a micro-tile whose rows are whole vectors.
 
-    AVX-512 loads and stores parts of vectors by one instruction, and half a vector in half the time.
+    AVX-512 loads and stores part of a vector by one instruction, and half a vector in half the time.
 
     Args:
         arch: the processor.

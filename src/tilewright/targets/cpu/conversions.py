@@ -77,7 +77,7 @@ _PACKED_INTEGERS = tuple(made for made in PACKED if not made.is_float)
 
 
 def _floats(kind: DType) -> tuple[str, str]:
-    """The functions that convert a narrow float to f32, and f32 to it.
+    """Return the C++ functions that convert a narrow float to f32, and f32 to it.
 
     To f32: shift, correct the exponent, and renormalise subnormal numbers.  From f32: add half a unit.
     Subnormal numbers are aligned by adding a number whose last bit is their unit.  Numbers that overflow are
@@ -136,7 +136,7 @@ static inline {kind} {kind}_of_f32(float x) {{
 
 
 def _table() -> dict[str, str]:
-    """Fill `SNIPPETS`, in an order that C++ accepts."""
+    """Return `SNIPPETS` in an order that C++ accepts: each function after those that it calls."""
     found = {**TYPEDEFS, "bits": _BITS, "i32_of_boolean": _TRUTH}
     for kind in _PACKED_INTEGERS:
         text = f"static inline int i32_of_{kind}(unsigned bits) {{ return {integer_of_bits(kind)}; }}"

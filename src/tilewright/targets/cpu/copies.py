@@ -34,7 +34,7 @@ from tilewright.views.view import View, coordinates
 
 @dataclass(frozen=True)
 class Twins(CompoundOp):
-    """Two copies of equal tiles of two arrays.
+    """Two copies of equal tiles of two arrays whose elements may be interleaved in memory.
 
     Args:
         copies: both, in program order.
@@ -140,7 +140,7 @@ _COMBINED = {
 
 
 def reduction(emitter: CpuEmitter, kind: str, dtype: DType) -> Code:
-    """Return the name of the function ``(address, value)`` that reduces an element."""
+    """Return the name of the C++ function ``(address, value)`` that reduces ``value`` into an element."""
     stored = STORAGE[dtype.name]
     if not dtype.is_float and kind in ("add", "and", "or"):
         body = f"  __atomic_fetch_{kind}(to, given, __ATOMIC_RELAXED);"
@@ -276,7 +276,7 @@ class Ahead:
 
 
 def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
-    """Write ``target = source``, with ``other`` outside of the source; or a reduction of these."""
+    """Write ``target = source``, with ``other`` outside of the source, or a reduction into the target."""
     emitter.comment(op, f"{op.target} = {op.source}")
     _copy(emitter, op, *_sides(emitter, op))
 
@@ -306,7 +306,7 @@ def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, row
 def emit_rows(
     emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int, *, as_first: bool = False
 ) -> None:
-    """Write the copy that fills one panel of operand A, in its place among the others or in the first one."""
+    """Write the copy that fills one panel of operand A, at its own place, or ``as_first``."""
     copies = op.copies if isinstance(op, Twins) else (op,)
     for one in copies:
         emitter.comment(one, f"a panel of {one.target} = {one.source}")

@@ -48,8 +48,8 @@ ONE = Axis(Sym("one", 0, 0), 0, 1, 1)
 ZERO = Code("0")
 
 GROUP = 4
-"""Panels of a target that are filled together, at most: fewer than the ways of a first-level cache, because
-panels lie in the same sets of it.
+"""Most panels of a target that are filled together: fewer than the ways of a first-level cache, because
+panels share its sets.
 
 Measured on a Zen 5, one thread: to copy 1016 rows of f16 that are contiguous along M, for 24 columns and K =
 128, all panels together takes 136 us, 2 to 8 panels 49.
@@ -210,7 +210,7 @@ class Copying:
     # ------------------------------------------------------------ loops
 
     def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[Declare]]]:
-        """Read integers in memory that place elements once, in the outer loops that they depend on.
+        """Hoist row indices: read each integer in memory once, in the outermost loop where it is constant.
 
         Returns:
             The nest, and the declarations inside its outer loops, by depth.
@@ -366,7 +366,7 @@ class Copying:
     def _run(
         self, axis: Axis, limits: Mapping[int, Limit], start: Int = 0, most: int | None = None
     ) -> Code | None:
-        """Turns of an axis of scale 1 before its coordinate's limit, or None without a limit."""
+        """Iterations of an axis of scale 1 up to its coordinate's limit, or None without a limit."""
         limit = limits.get(axis.dim)
         if limit is None:
             return None

@@ -28,7 +28,7 @@ KINDS = (f16, bf16, f32)
 """Dtypes in which these functions compute."""
 
 LEAST_RUN = 8
-"""Elements along K that share their side elements must come in multiples of this."""
+"""Side elements are shared by a multiple of this number of neighbours along K."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def sizes_of(kind: DType) -> tuple[float, float] | None:
 
 
 SIMPLE = {f16: (2.0**-14, 65504.0), bf16: (2.0**-126, 2.0**100)}
-"""Magnitudes of f32 that two additions round to a format."""
+"""Least and largest magnitude of an f32 that the short rounding, by two additions, rounds to a format."""
 
 DIGITS = {f16: 11, bf16: 8, f32: 24}
 """Significand bits of a format."""
@@ -278,7 +278,7 @@ class Computing:
         convert: spells a conversion of one number, as `CpuEmitter.convert` does.
         lines: the statements for a vector of columns at one k.
         arrays: for each array over columns, the expression of one column's number.
-        within: by array, the magnitudes of its nonzero numbers for which additions round the products.
+        within: by array, the range of magnitudes in which the short rounding is right for all products.
         kept: the formats to which vectors are rounded.
     """
 

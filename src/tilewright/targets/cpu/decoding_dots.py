@@ -116,7 +116,7 @@ def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_
     """
     form = form_of(emitter, op, columns)
     fits = emitter.arch.vector_bytes == VECTOR_BYTES and columns % CODES == op.run % CODES == 0
-    return Dots(op, columns, row_stride) if fits and form.way == "words" and k_stride == 1 else None
+    return Dots(op, columns, row_stride) if fits and form.grouping == "words" and k_stride == 1 else None
 
 
 def _tables(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:

@@ -85,29 +85,29 @@ class PanelForm:
         columns: columns of the panel.
         lanes: columns of a vector.
         kind: the dtype of the elements.
-        way: ``"words"`` of `PER_WORD` neighbours along K, ``"pairs"`` of neighbours along the columns in a
-            byte, or ``"plain"``.
+        grouping: ``"words"`` of `PER_WORD` neighbours along K, ``"pairs"`` of neighbouring columns in a byte,
+            or ``"plain"``.
     """
 
     columns: int
     lanes: int
     kind: DType
-    way: str
+    grouping: str
 
     @property
     def storage(self) -> str:
         """The C++ type of a storage unit."""
-        return {"words": "unsigned", "pairs": "unsigned char"}.get(self.way, STORAGE[self.kind.name])
+        return {"words": "unsigned", "pairs": "unsigned char"}.get(self.grouping, STORAGE[self.kind.name])
 
     @property
     def depth(self) -> int:
         """Elements along K in one stored row."""
-        return PER_WORD if self.way == "words" else 1
+        return PER_WORD if self.grouping == "words" else 1
 
     @property
     def pitch(self) -> int:
         """Storage units in one stored row."""
-        return self.columns // self.kind.per_byte if self.way == "pairs" else self.columns
+        return self.columns // self.kind.per_byte if self.grouping == "pairs" else self.columns
 
     def values(self) -> list[float]:
         """The floats that stand for the 16 codes, with their offset."""
@@ -130,7 +130,7 @@ def rows(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element:
         element: the plain element ``from[e]`` as f32.
     """
     columns, before = form.columns, ""
-    if form.way == "plain":  # one long loop converts the elements, in the operand's place
+    if form.grouping == "plain":  # one long loop converts the elements, in the operand's place
         before = f"""\
   INDEPENDENT
   for (Index e = 0; e < rows * {form.columns}; ++e) to[e] = {element};
@@ -167,9 +167,9 @@ def header(lanes: int) -> str:
 def _row(form: PanelForm) -> list[str]:
     """The lines that read a row of words of 4-bit codes."""
     flipped = " ^ 0x88888888u" if form.kind.kind == "int" and form.kind.is_packed else ""
-    if form.way == "words":
+    if form.grouping == "words":
         return [f"const bits word = *(const bits*)(from + k * {form.pitch} + j){flipped};"]
-    if form.way == "plain":
+    if form.grouping == "plain":
         return []
     lanes, bits = range(form.lanes), form.kind.bits
     shifts = ", ".join(str(bits * (lane % PER_WORD)) for lane in lanes)
@@ -187,7 +187,7 @@ def _row(form: PanelForm) -> list[str]:
 
 def _raw(form: PanelForm) -> str:
     """The declaration of ``raw``."""
-    if form.way == "plain":
+    if form.grouping == "plain":
         return f"const vector raw = *(const vector*)(to + k * {form.columns} + j);"
 
     def moved(to: int) -> str:
@@ -214,7 +214,7 @@ def decoding(
         form: the storage of the elements.
         loaded: the number of side arrays.
         arrays: for each array over columns, the expression of a column's number, e.g. ``loaded0[n]``.
-        within: by array, the magnitudes of its nonzero numbers for which additions round the products.
+        within: by array, the range of magnitudes in which the short rounding is right for all products.
         each: the function of `rows`.
     """
     given = "".join(f", const float* loaded{at}" for at in range(loaded))
@@ -252,7 +252,7 @@ def emit_decoded(emitter: CpuEmitter, op: Decoding, panel: Sym, columns: int) ->
     with emitter.indented():
         form = form_of(emitter, op, columns)
         held = elements(emitter, op, panel, form)
-        if form.way == "words":
+        if form.grouping == "words":
             held = _words(emitter, held, form, _extents(op)[1])
         ask_ahead(emitter, op, panel, form)
         parts = PanelParts.of(emitter, op, panel, form, rows)
@@ -288,7 +288,7 @@ def elements(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) -> 
     row, k = coordinates((columns, depth))
     view = side.view.map((columns, depth), (add(mul(panel, columns), row), k))
     held = aligned_array(emitter, STORAGE[side.dtype.name], "held", columns * depth)
-    strides = (depth, 1) if form.way == "words" else (1, columns)
+    strides = (depth, 1) if form.grouping == "words" else (1, columns)
     target = CopySide(held, side.dtype, View.strided((columns, depth), strides), True)
     with emitter.indented():
         copied = Copying(emitter, replace(side, view=view), target).emit()
@@ -421,7 +421,7 @@ def _function(emitter: CpuEmitter, op: Decoding, form: PanelForm, spelled: Spell
         for name, of in (("near", near(dtype)), ("kept", KEPT[dtype])):
             function = emitter.function(f"{name}_{dtype}", of)
             lines = [line.replace(f"{name}_{dtype}<", f"{function}<") for line in lines]
-    element = emitter.convert("from[e]", form.kind, f32) if form.way == "plain" else ""
+    element = emitter.convert("from[e]", form.kind, f32) if form.grouping == "plain" else ""
     arrays = len(computing.arrays)
     each = emitter.function("compute_each", spelled(form, lines, made, arrays, element))
     whole = decoding(form, len(op.sides), computing.arrays, computing.within, each)

@@ -30,9 +30,11 @@ from tilewright.targets.statements import Code, call, code, named, names_in
 from tilewright.views.view import View
 
 CACHE_LINE_BYTES = 64
-# Arrays at equal offsets within a page evict each other from the first-level cache.
-STAGGER_BYTES = 9 * CACHE_LINE_BYTES
-LARGE_BYTES = 4096
+LARGE_BYTES, STAGGER_BYTES = 4096, 9 * CACHE_LINE_BYTES
+"""Least size of an array in scratch memory that is followed by a gap, and the bytes of the gap.
+
+Arrays at equal offsets within a page evict each other from the first-level cache.
+"""
 
 SELF = "THIS_FUNCTION"
 """Stands for a function's own name in its text."""

@@ -458,7 +458,7 @@ def _packed(op: Mma, value: Value, unit: int, rewriter: Rewriter, ops: list[Op],
 
 
 def _turn(kernel: Kernel) -> Kernel:
-    """Let copies fill operands in the coordinates of their multiplies, which then may copy panel by panel."""
+    """Transpose copies whose targets multiplies read transposed, so that they can copy panel by panel."""
     transpose = Permute((1, 0))
     operands: defaultdict[Value, set[View]] = defaultdict(set)
     for op in kernel.walk():

@@ -183,7 +183,7 @@ def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tup
         most = {extent for extent in met.values() if extent != 1} or {1}
         if len(most) == 1:
             connected.append({axis for axis, extent in met.items() if extent in most})
-        # One element is read for all; of numbers and the bytes that they share, coordinates have other units.
+        # A broadcast dimension bounds nothing, nor do coordinates in other units (packed numbers and bytes).
         leaving += [(axis, None) for axis, extent in met.items() if len(most) > 1 or extent not in most]
     return connected, leaving
 
@@ -192,7 +192,7 @@ def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tup
 
 
 def _zero_past(operand: Value, writers: Sequence[Op], before: Sequence[Op]) -> Int | None:
-    """The bound in K past which an operand is 0, as its only copy has filled it."""
+    """The bound in K past which an operand is 0, because its only copy fills it with zeros there."""
     if len(writers) != 1 or not any(op is writers[0] for op in before):
         return None
     copy = writers[0]

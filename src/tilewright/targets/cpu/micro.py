@@ -209,7 +209,7 @@ def _multiply_panels(
 def _some_rows(
     emitter: CpuEmitter, m: PanelExtent, depth: Code, panel: Panel | None, place: StoredPlace | None
 ) -> Iterator[tuple[Code | int, Code]]:
-    """Yield the first panel of A and the condition of others; a loop over some of them, if that pays.
+    """Yield the start and the condition of the loop over panels of A; divide it into groups, if that pays.
 
     Sums are then stored in runs along a few rows of the result, instead of down all rows for each panel of B.
     """
@@ -382,7 +382,7 @@ def _within(emitter: CpuEmitter, needed: Int | None, extent: int) -> Code:
 
 
 QUARTERS = 4
-"""Heights of micro-kernels, besides 1: each computes up to a quarter of a micro-tile more than is needed."""
+"""Number of heights of micro-kernels, in addition to 1: at most a quarter of a micro-tile is wasted."""
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ class _Calling:
 
 
 class InArrays(NamedTuple):
-    """What micro-kernels read from arrays, or store there.
+    """The operands that micro-kernels read from the caller's arrays, and the sums that they store there.
 
     Args:
         rows: panels of A.
@@ -464,7 +464,7 @@ def _calling(
     n: PanelExtent,
     arrays: InArrays = NO_ARRAYS,
 ) -> _Calling | None:
-    """The calls for some of the products; None if several share no sum, or if they do not fit.
+    """The calls for some of the products; None if several products share no sum or fit no micro-kernel.
 
     A sum starts at 0 if it does for the first product that is added to it.
     """

@@ -99,7 +99,7 @@ static void {SELF}(int* sums, const signed char* a, Index rows, Index depth) {{
 
 
 def dot_kernel(columns: int, lanes: int, pitch: int, depth: int) -> str:
-    """Return the micro-kernel of bytes, whose arguments are groups for B, and also the sums of A's rows.
+    """Return the micro-kernel of bytes; it takes B in groups, and the sums of A's rows.
 
     Args:
         columns: columns of a micro-tile.
@@ -169,7 +169,7 @@ static void {SELF}(const signed char* a, const int* b, int* c, Index depth, bool
 
 
 ROWS_AHEAD = 8
-"""Rows of B that are prefetched ahead, if B may be read from its array.
+"""Prefetch distance in rows of B, if B may be read from its array.
 
 Measured on a Zen 4 with 2048 x 2048 f32: 12 rows of A take 2.2 ms with 8, 3.0 with 16, and 5.3 without.
 """
@@ -196,15 +196,15 @@ class KernelForm:
         b: the layout of the panels of each B.
         terms: the products, in the order of the text.
         width: vectors of each sum that are in registers at the same time; 0 for all.
-        apart: whether an argument says how far rows of A are apart, or its columns if rows are neighbours.
-        along: whether there are arguments for both distances.
-        steps: whether an argument says how far rows of B are apart.
-        narrow: the dtype of the array of B, if an argument is its address, or null for the packed panel;
-            only whole micro-tiles are multiplied there.
-        stores: the dtype of the result, if arguments say how far its rows are apart, and how many rows and
-            columns are stored; another dtype than that of the sums has an address of its own.
-        ends: the columns that are loaded and stored: ``"all"``, the first ones by ``"masks"``, or ``"some"``,
-            which loads all of them.
+        apart: whether an argument is the distance of rows of A, or of its columns if rows are contiguous.
+        along: whether both distances are arguments.
+        steps: whether an argument is the distance of rows of B.
+        narrow: the dtype of B's array, if an argument is its address; a null address means the packed panel.
+            Only whole micro-tiles read the array.
+        stores: the dtype of the result's array, if arguments are the distance of its rows, and the numbers of
+            rows and columns to store.  If it differs from that of the sums, an argument is its address.
+        ends: ``"all"``: all columns are loaded and stored.  ``"masks"``: only the first ones are, by masks.
+            ``"some"``: all are loaded, and the first ones stored.
     """
 
     atom: MmaAtom
@@ -331,8 +331,9 @@ static void {SELF}({", ".join(parameters)}) {{
 
 
 SHALLOW_ROWS, SHALLOW_BYTES = (3, 6), 1 << 17
-"""Rows of the result that are stored together, if products have few steps along K; and bytes of B, at most,
-that all rows of A are multiplied by before the next columns: a quarter of a second-level cache or less.
+"""Rows of the result that are stored together if products have few steps along K: for the last rows, and for
+the others; and most bytes of B by which all rows of A are multiplied before the next columns: a quarter of a
+second-level cache or less.
 
 Measured on a Zen 4, one thread of f64, before and with 16, 32, 64, 128 and 256 KiB: 500 x 1000 x 3 185 us,
 then 113, 109, 109, 110, 110; 1500 x 700 x 24 1.57 ms, then 1.46, 1.21, 1.12, 1.14, 1.12; 500 x 2000 x 48 2.17

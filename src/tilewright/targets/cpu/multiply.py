@@ -254,7 +254,7 @@ def _packing_copy(
         return None
     between = [*Block((*before[at + 1 : end],)).walk()]
     written = [value for one in between for value in one.written]
-    # What computes a fragment would have to move, too.
+    # The operations that compute a fragment would have to move, too.
     is_free = all(isinstance(one, Reshape | FragmentOp | Copy) for one in between)
     is_free = is_free and all(value.is_tensor for value in written)
     if copy.source.is_fragment and not is_free:
@@ -368,7 +368,7 @@ def _with_stores(ops: Sequence[Op], uses: _Uses) -> tuple[Op, ...]:
 
 
 def _storing(op: Op, copy: Copy, uses: _Uses) -> tuple[Op, StoreSums] | None:
-    """Return the multiply, or the loop around it, as one that stores its sums, and what replaces the copy."""
+    """Return the multiply or its loop with the store of its sums, and the replacement of the copy."""
     is_once: Cond = TRUE
     is_short: Cond = TRUE
     body: Sequence[Op] = (op,)
@@ -480,7 +480,7 @@ def _earliest(op: Op, before: Sequence[Op]) -> int:
         last = before[at - 1]
         if _distribution(last) == spread and made_by(last) in op.read:
             while at < len(before) and (_is_operand(before[at]) or _distribution(before[at]) == spread):
-                at += 1  # in program order behind others of the same loop
+                at += 1  # in program order after others of the same loop
             return at
         if _meet(last, op) or not op_symbols(op).isdisjoint(last.results):
             break
@@ -513,8 +513,8 @@ def _groups(ops: Sequence[Op]) -> Iterator[tuple[Op, ...]]:
         spread = _distribution(op)
         if _is_operand(op):
             # The store may share the loop of a run that makes its elements, if no other store of the run
-            # writes the same memory through another view: of stores in turns, element by element, the later
-            # one would not be the last.
+            # writes the same memory through another view: in one loop the stores alternate, so the later one
+            # would not always write last.
             (target,) = op.written
             others = [one.written[0] for one in run if _is_operand(one)]
             is_last = all(one.buffer is not target.buffer or same_place(one, target) for one in others)

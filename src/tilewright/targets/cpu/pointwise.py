@@ -356,7 +356,7 @@ COMBINE = {
 
 
 def emit_reduce(emitter: CpuEmitter, op: ReduceOp) -> None:
-    """Sum up in the source's compute dtype: one total for each result, or for each lane of each result."""
+    """Reduce in the source's compute dtype: one total for each result, or for each lane of each result."""
     plan, dtype = op.plan, op.source.dtype
     kind = computes_in(dtype)
     size = plan.result.size_values

@@ -112,7 +112,7 @@ static inline Real clamp(Real x, Real low, Real high) {
 }"""
 
 _TAKE_TICKET_OF = """\
-// counter += 1, and from of - 1 to 0; gives what it was.
+// counter += 1, and 0 after of - 1; returns the old value.
 static inline unsigned take_ticket_of(unsigned* counter, unsigned of) {
   unsigned old = __atomic_load_n(counter, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(counter, &old, old + 1 < of ? old + 1 : 0, true, __ATOMIC_ACQ_REL,
@@ -124,8 +124,8 @@ _AWAIT_COUNTER = """\
 extern "C" int sched_yield(void);
 extern "C" int clock_gettime(int clock, void* time);
 
-// Whether the counter came to the value.  board: the next block; which wait cannot end; threads inside; those
-// that wait.  If all of them wait for two seconds, nobody is left who could count.
+// Returns whether the counter reached the value.  board: the next block; the wait that cannot end, or 0; the
+// threads that run blocks; the threads that wait.  If all wait for two seconds, none is left to count.
 static bool await_counter(const unsigned* counter, unsigned value, long long* board, long long number) {
   if (__atomic_load_n(counter, __ATOMIC_ACQUIRE) >= value) return true;
 #if defined(__APPLE__)

@@ -39,12 +39,12 @@ from tilewright.targets.statements import Code, code, joined, named
 
 
 ALONG_ROWS, ACROSS_ROWS, MOST_FEW = (1, 2), (1, 4), 4
-"""Heights of the functions for few rows, by the contiguous dimension of B: its columns, or K; and the most.
-`MOST_FEW` rows take columns that would be packed because they are converted, and those in memory."""
+"""Numbers of rows that have functions of their own, if columns of B are contiguous, and if K is; and the
+largest.  If columns are contiguous, `MOST_FEW` rows use theirs only if B is converted, or read in order."""
 
 FAR_BYTES, LINE_BYTES = 1 << 24, 2048
-"""Bytes of an array from which it is read from memory; and of neighbouring lines, at most, that are then read
-one after the other.
+"""Least bytes of an array that is assumed to be in memory, not in a cache; and most bytes of its lines that
+are read one after the other.
 
 Measured on a Zen 4 with f32, from memory, one row: lines of 512 bytes 22.9 GB/s, and 10 if 2 to 16 lines are
 read together; of 2 KiB 22.7 and 21.4; of 4 KiB 19.7 and 25.  From the third-level cache lines of 512 bytes
@@ -54,7 +54,7 @@ have 73 and 80.
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The array of an operand.
+    """The array of an operand that is multiplied without packing.
 
     Args:
         name: its pointer.
@@ -260,7 +260,7 @@ class Panel:
         pays: the variable that says whether whole panels are.
         masks: whether micro-kernels load parts of its rows.
         dtype: the dtype of the array.
-        narrow: the variable of the address in an array of halves, or of null; None if none are widened.
+        narrow: the variable of the address in an array of halves, null if packed; None if B is not widened.
     """
 
     address: Code
@@ -415,7 +415,7 @@ class RowPanels:
 
 @dataclass(frozen=True)
 class LateRows:
-    """Panels of A that are widened one after the other, if there is one panel of B and they fill a cache.
+    """Panels of A that are widened one after the other, if there is one panel of B and A exceeds a cache.
 
     Each is widened just before it is multiplied, in the place of the first one: this stays in the first-level
     cache.
@@ -543,7 +543,7 @@ class StoredPlace:
         result: the array of the result.
         unit: columns of a micro-tile in the fragment.
         in_result: the variable that says where sums are stored.
-        address: the variable of the address; of sums that are rounded to halves: that in the fragment.
+        address: the variable of the address; if sums are rounded to halves, always that in the fragment.
         halves: the variable of the address of halves, or of null; None if sums are not rounded.
         masks: whether parts of vectors are stored in the fragment too.
         pitch: the variable of the elements between rows.

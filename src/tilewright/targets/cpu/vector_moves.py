@@ -22,7 +22,7 @@ XMM_BYTES = 16
 """Bytes of the vectors whose halves one instruction interleaves."""
 
 FEW = 4
-"""A part of a block with at most this fraction of its elements is moved element by element."""
+"""A part of a block with at most ``1 / FEW`` of its elements is moved element by element."""
 
 MOST_AHEAD_BYTES = 256
 """Longest rows, in bytes, that are prefetched: hardware does not prefetch short rows that are far apart."""
