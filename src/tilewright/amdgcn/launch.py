@@ -205,8 +205,8 @@ def execute(
         stores_once: refuse a second plain store to the same byte of an array.
         all_meet: refuse a barrier at which a wave waits after another wave of its block has ended; hardware
             does not count ended waves.
-        watch: observer of the accesses to LDS.  Its arguments: line, bytes of a lane, the offset of each
-            wave's lanes (-1 for inactive lanes), and whether they store.
+        watch: observer of the accesses to LDS.  Its arguments: the line, the bytes that a lane accesses, the
+            offsets of all lanes (-1 for inactive lanes), and whether they store.
 
     Returns:
         Number of executions of each instruction.

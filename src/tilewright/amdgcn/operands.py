@@ -13,8 +13,11 @@ AGPR = 512
 SGPR = 1024
 """Number of the register ``s0``."""
 VCC, M0, EXEC, SCC = 106, 124, 126, 128
+"""Numbers of special scalar registers; vcc and exec have two."""
 SCALARS = 129
+"""Number of scalar registers, with the special ones."""
 TRAP = 108
+"""Number of the scalar register ``ttmp0``."""
 
 SPECIAL = {
     "vcc": (VCC, 2),
@@ -27,6 +30,7 @@ SPECIAL = {
     "scc": (SCC, 1),
     "src_scc": (SCC, 1),
 }
+"""Number and count of the scalar registers of each name."""
 APERTURES = {
     "src_shared_base": 0x1000 << 32,
     "src_private_base": 0x2000 << 32,

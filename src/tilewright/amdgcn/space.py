@@ -243,8 +243,8 @@ def _octets(array: Array) -> Array:
 
 
 Watch = Callable[[int, int, Array, bool], None]
-"""Observer of LDS accesses.  Its arguments: the line of the listing, bytes of a lane, the offset in LDS of
-each wave's lanes (-1 for inactive lanes), and whether they store."""
+"""Observer of LDS accesses.  Its arguments: the line of the listing, the bytes that a lane accesses, the
+offsets in LDS of all lanes (-1 for inactive lanes), and whether they store."""
 
 _ALIGNED = 16
 """Bytes and alignment of the widest access."""
@@ -252,9 +252,11 @@ _ALIGNED = 16
 MULTIPLE = 0x7FFF
 """Number of the wave in a record of several waves."""
 MOST_OPEN = 64
-"""Accesses that are kept before those that were waited for are dropped."""
+"""Number of kept accesses above which finished ones are dropped."""
 ATOMIC = 1 << 15
+"""Bit of a record: the access was an atomic."""
 _WAVE, _LINE, _EPOCH = (1 << 15) - 1, 16, 40
+"""Mask of the wave in a record; first bits of the line and of the number of passed barriers."""
 
 
 @dataclass(slots=True, eq=False)

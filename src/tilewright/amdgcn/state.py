@@ -24,10 +24,13 @@ from tilewright.amdgcn.operands import EXEC, SCALARS, SGPR
 
 Counts = npt.NDArray[np.int64]
 STREAMS = ("vm", "vs", "lds", "smem")
-"""Loads from memory, stores where these count apart, LDS, scalar loads."""
+"""Loads from memory; stores, if they have a counter of their own; LDS accesses; scalar loads."""
 COUNTERS = {"vmcnt": ("vm",), "lgkmcnt": ("lds",), "vscnt": ("vs",), "expcnt": ()}
+"""The streams of each counter that finish in the order of issue."""
 IN_ANY_ORDER = {"vmcnt": (), "lgkmcnt": ("smem",), "vscnt": (), "expcnt": ()}
+"""The streams of each counter that finish in any order."""
 SPELLED = {"vm": "vmcnt", "vs": "vscnt", "lds": "lgkmcnt", "smem": "lgkmcnt"}
+"""The counter of each stream."""
 _PART = re.compile(r"(vmcnt|lgkmcnt|expcnt|vscnt)\((\d+)\)")
 
 
@@ -250,7 +253,7 @@ class Waves:
 
     @contextmanager
     def masked(self, mask: Array) -> Iterator[None]:
-        """Makes other lanes active for a while."""
+        """Makes other lanes active within the with block."""
         before = self.mask, self.full
         self.mask, self.full = mask, bool(mask.all())
         yield
@@ -315,7 +318,7 @@ class Waves:
         """Refuses undefined bits in the active lanes of registers.
 
         Raises:
-            UninitialisedError: some are undefined; the message names `what` depends on them.
+            UninitialisedError: some are undefined; the message says that `what` depends on them.
         """
         for register in registers:
             bits = self.undefined_bits(register)
@@ -332,7 +335,7 @@ class Waves:
         """Refuses undefined bits in the active lanes of numbers.
 
         Raises:
-            UninitialisedError: some are undefined; the message names `what` depends on them.
+            UninitialisedError: some are undefined; the message says that `what` depends on them.
         """
         for bits in undefined:
             if bits is not None and (bad := np.where(self.mask, bits, 0)).any():

@@ -19,7 +19,7 @@ METADATA_BEGIN, METADATA_END = ".amdgpu_metadata", ".end_amdgpu_metadata"
 """The lines before and after the metadata of a listing."""
 
 MOST_METADATA_BYTES = 1 << 16
-"""Bytes of a kernel's arguments, at most."""
+"""Most bytes of a kernel's arguments."""
 
 _ENTRY = re.compile(r"^(\s*)(- )?\s*(?:(\.?[\w.]+):)?\s*(.*)$")
 
@@ -67,8 +67,8 @@ def read_metadata(text: str) -> dict[str, KernelRecord]:
         >>> read_metadata(text)["nothing"].fields[".vgpr_count"]
         '5'
     """
-    _, _, behind = text.partition(METADATA_BEGIN)
-    return kernel_records(behind.partition(METADATA_END)[0].splitlines())
+    _, _, after = text.partition(METADATA_BEGIN)
+    return kernel_records(after.partition(METADATA_END)[0].splitlines())
 
 
 def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
@@ -155,7 +155,7 @@ _ALIGN = 16
 
 
 MOST_BYTES = 1 << 24
-"""Bytes of one constant, at most."""
+"""Most bytes of one constant."""
 
 
 @dataclass(slots=True)
@@ -365,6 +365,7 @@ MOST = {
 }
 """Largest values of some directives: bytes, bytes of a lane, registers, and words of arguments."""
 MOST_OF_OTHERS = (1 << 32) - 1
+"""Largest value of all other directives."""
 
 
 class _ListingReader:

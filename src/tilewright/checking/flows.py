@@ -61,8 +61,8 @@ class StoredComparison(ElementComparison):
         value: its value.
         low: the least value that a correct kernel may store.
         high: the largest value that a correct kernel may store.
-        worst: the largest distance of a right element from the middle of its bounds, in units of the distance
-            of these.
+        worst: the largest distance of a right element from the middle of its bounds, relative to half their
+            distance; 1 is at a bound.
     """
 
     value: float = 0.0
@@ -122,7 +122,7 @@ def compare_flow(
 
 
 MOST_COMPARED = 1 << 18
-"""Elements of all arrays of a kernel, at most, whose loops are evaluated at two lengths of a step."""
+"""Most elements of all arrays of a kernel whose loops are evaluated with two lengths of a step."""
 
 
 @dataclass(frozen=True)
@@ -324,8 +324,8 @@ class _Total:
         store: the store.
         centre: the sums.
         radius: the largest errors of the values.
-        size: sums of the sizes of all that is added, with the element before.
-        count: numbers of values.
+        size: sums of the magnitudes of the element before the launch and of the added values.
+        count: number of values added to each element.
     """
 
     store: Store
@@ -381,7 +381,7 @@ class _Bounded(Evaluation):
     Args:
         given: the arguments.
         how: how products are added up; None: one multiply-add at a time.
-        halves: into how many halves operands were split; 0: none were.
+        halves: number of halves into which operands were split; 0: they were not.
         run: number of elements of a step of a loop that carries a state; None: all.
         parts: the elements to compute; none: all.
     """
@@ -598,7 +598,7 @@ def added_up(node: Node) -> list[AddedSum]:
 
 
 def _finite(sizes: Array) -> Array:
-    """Return magnitudes that rounding errors grow with: 0 for those of infinities, which are exact."""
+    """Return magnitudes for relative rounding errors: 0 for infinities, which are exact."""
     return np.where(np.isinf(sizes), 0, sizes)
 
 
@@ -610,7 +610,7 @@ def _ends(value: Array, radius: Array) -> list[Array]:
 
 
 def _farthest(values: Sequence[Array], centre: Array) -> Array:
-    """Return the largest distance of some arrays from the centre; infinite if one is no number."""
+    """Return the largest distance of some arrays from the centre; infinite where only one is NaN."""
     made = np.zeros(centre.shape)
     for value in values:
         same = (value == centre) | ((value != value) & (centre != centre))

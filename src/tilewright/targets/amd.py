@@ -119,7 +119,7 @@ GFX1100 = Arch(
 
 
 def _rdna3(name: str, board: Board, source: str, *, few_registers: bool = False) -> Arch:
-    """Another architecture with the instructions of gfx11.
+    """Return another architecture with the instructions of gfx11.
 
     Args:
         name: the name of the architecture.

@@ -22,7 +22,7 @@ GPU = "cuda"
 """DLPack's and the frameworks' name of NVIDIA GPU memory."""
 
 AMD_GPU = "rocm"
-"""Their name of AMD GPU memory."""
+"""DLPack's and the frameworks' name of AMD GPU memory."""
 
 
 Part = TypeVar("Part")

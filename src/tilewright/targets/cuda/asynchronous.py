@@ -102,7 +102,7 @@ MOST_START = 2**31 - 1
 def _with_integers(scope: LocalNames, start: Int, exist: Cond) -> Int:
     """Emit loads of the integers in memory that choose the start of a box; return the start with variables.
 
-    A start of an integer that does not exist lies before the tensor, that of a very large one after it.
+    If the integer does not exist, the start lies before the tensor; if it is very large, after the tensor.
     """
     emitter, factors = scope.emitter, dict(parts_of(start)[0])
     found: dict[Element, Int] = {}
@@ -248,43 +248,43 @@ class _Operand:
 
     Args:
         value: the tile.
-        lies: the layout of its panels.
+        layout: the layout of its panels.
         unit: rows of one instruction.
         depth: depth of one instruction.
     """
 
     value: Value
-    lies: SwizzledRows
+    layout: SwizzledRows
     unit: int
     depth: int
 
     @staticmethod
     def of(value: Value, unit: int, depth: int) -> _Operand:
-        lies = swizzled_rows(value.tensor.view, value.dtype.bytes)
-        assert lies is not None, "the verifier refuses other layouts"
-        return _Operand(value, lies, unit, depth)
+        layout = swizzled_rows(value.tensor.view, value.dtype.bytes)
+        assert layout is not None, "the verifier refuses other layouts"
+        return _Operand(value, layout, unit, depth)
 
     def rows(self, number: Int) -> Int:
         """Elements from the first row to the ``number``-th group of ``unit`` rows."""
         width = ROW_BYTES // self.value.dtype.bytes
-        return mul(number, self.unit * width if self.lies.along else self.unit // width * self.lies.elems)
+        return mul(number, self.unit * width if self.layout.along else self.unit // width * self.layout.elems)
 
     def deeper(self, step: Int) -> Int:
         """Elements from the first k to that of the ``step``-th instruction."""
         width = ROW_BYTES // self.value.dtype.bytes
-        if not self.lies.along:
+        if not self.layout.along:
             return mul(step, self.depth * width)
-        if not self.lies.elems:
+        if not self.layout.elems:
             return mul(step, self.depth)
         steps = width // self.depth
-        return add(mul(step % steps, self.depth), mul(step // steps, self.lies.elems))
+        return add(mul(step % steps, self.depth), mul(step // steps, self.layout.elems))
 
     def descriptor(self, emitter: SimtEmitter, rows: Int) -> Code:
         """The descriptor of the tile, starting at a row."""
         start = address_of(emitter, self.value, rows)
-        if self.lies.along:
+        if self.layout.along:
             return call("descriptor", start)
-        return call("descriptor_of_panels", start, self.lies.elems * self.value.dtype.bytes)
+        return call("descriptor_of_panels", start, self.layout.elems * self.value.dtype.bytes)
 
     def moved(self, emitter: SimtEmitter, descriptor: Code, elems: Int) -> Code:
         """The descriptor, moved by some elements."""
@@ -299,7 +299,7 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
     m, n, k = mma.atom.shape
     a = _Operand.of(op.a, m, k) if op.a.is_tensor else None
     b = _Operand.of(op.b, n, k)
-    along = "".join(letter for letter, side in (("m", a), ("n", b)) if side and not side.lies.along)
+    along = "".join(letter for letter, side in (("m", a), ("n", b)) if side and not side.layout.along)
     sign = "-=" if op.negative else "+="
     with emitter.scope(op, f"{op.c} {sign} {op.a} * {op.b}, by {mma.atom.name}") as scope:
         group: tuple[Int, Int] = 0, 0  # the warpgroup's place among those of the MMA, uniform in a warp
@@ -364,7 +364,7 @@ def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
 
 @CUDA_RULES.rule(ops.ClusterBarrier)
 def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
-    """``barrier.cluster``; at the end of shared accesses without waiting for writes to global memory."""
+    """``barrier.cluster``; if it only ends accesses to shared memory, it waits for no global writes."""
     emitter.comment(op, "barrier of the cluster")
     emitter.do(call("cluster_part" if only_parts(emitter.kernel, op) else "cluster_barrier"))
 

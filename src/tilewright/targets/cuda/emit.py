@@ -38,7 +38,7 @@ Key: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], b
 
 
 def derive_tensor_maps(kernel: Kernel) -> Kernel:
-    """Add a tensor map for every tensor and form of a box that bulk copies walk; others lie in memory."""
+    """Add a tensor map for each tensor and form of box of bulk copies, except copies by maps in memory."""
     maps: dict[Key, TensorMap] = {}
     for op in kernel.walk():
         if not is_bulk(op) or op.ends[0].tensor.map is not None or (key := _key(op)) in maps:

@@ -37,7 +37,7 @@ def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 
 
 def too_many_as_compiled(kernel: Kernel, arch: Arch, compiled: int) -> list[Violation]:
-    """Return the same violation for the registers per thread of the compiled kernel."""
+    """Return the violation of `too_many_in_roles`, given the compiled kernel's registers per thread."""
     start = _allocated(compiled, arch)
     reason = f"{kernel.threads} threads start with the {start} registers for which the kernel was compiled"
     return list(_check(kernel, arch, start, reason))

@@ -125,8 +125,8 @@ def word_function(op: Unpack) -> tuple[str, int, int] | None:
 def _looked_up(op: Unpack) -> TextFunction:
     """The function that looks up the 8 codes of a word in a table of 16 halves.
 
-    The table is held as 16 low bytes and 16 high bytes, in four words each.  Of 4 codes at once, ``prmt``
-    takes the bytes that three bits choose from either half of the table, and then one of these two.
+    The table is held as 16 low bytes and 16 high bytes, in four words each.  For 4 codes at once, ``prmt``
+    picks a byte from each half of the table by three bits of a code, then one of the two by the fourth bit.
     """
     held = [number(entry, op.target.dtype) for entry in op.table]
     bits = np.array(held, op.target.dtype.numpy).view(np.uint16)
@@ -175,7 +175,7 @@ _INPUTS = {
     "e5m2": "const unsigned short x = *(const unsigned short*)from;",
     "i8": "const unsigned x = *(const unsigned short*)from ^ 0x8080;",
 }
-"""The bits of two numbers, of integers less their sign: 128 more than the number."""
+"""The bits of two numbers; the sign bit of an integer is flipped, which adds 128 to the number."""
 
 _OUTPUTS = "  *(unsigned*)to = y;"
 

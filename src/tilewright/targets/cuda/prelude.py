@@ -79,7 +79,7 @@ DEVICE float round_to_tf32(float x) {
 
 
 def _of_integers() -> dict[str, str]:
-    """From and to the integers of at least 32 bits; narrower ones are ends of ``int``."""
+    """Conversions from and to integers of at least 32 bits; those to narrower ones clamp an ``int``."""
     found = {}
     for kind in (made for made in INTEGERS if made.bits >= 32):
         name, called = integer_type(kind), called_in_names(kind)
@@ -90,7 +90,7 @@ DEVICE float {called}_to_float_odd({name} x) {{
   return __uint_as_float(__float_as_uint(y) | (unsigned)(({name})y != x));
 }}"""
         for real in ("float", "double"):
-            # Of f32 to 32 bits, the instruction makes 0 of NaN by itself.
+            # The instruction from f32 to 32 bits converts NaN to 0 by itself.
             whole = f"__{real}2{called}_rz(x)"
             value = whole if real == "float" and kind.bits == 32 else f"x == x ? {whole} : 0"
             found[f"{real}_to_{called}"] = f"""
@@ -230,7 +230,7 @@ DIALECT = SimtDialect(
     infinity="__int_as_float(0x7f800000)",
     kernel='extern "C" __global__ void {bounds} {entry}(',
     bounds="__launch_bounds__({threads})",
-    bounds_beside="__launch_bounds__({threads}, {resident})",
+    bounds_resident="__launch_bounds__({threads}, {resident})",
     cluster="__cluster_dims__({})",
     tensor_map="tensor_map_t",
     passed="const __grid_constant__ {} {}",

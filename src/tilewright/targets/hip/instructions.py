@@ -127,11 +127,11 @@ def function(atom: MmaAtom) -> TextFunction | None:
     total = {"f32": "float", "f64": "double", "i32": "int"}[atom.c_dtype.name]
     # Fragments of narrow numbers are accessed by words of 4 bytes.
     align = 8 if "f64" in (atom.a_dtype.name, atom.c_dtype.name) else 4
-    ways = [_way(steps, one, align) for steps, one in found]
-    if len(ways) > 1:
-        first, other = ways
-        ways = [f"#if defined({found[0][1].since})", first, "#else", other, "#endif"]
-    body = "\n".join(ways)
+    bodies = [_statements(steps, one, align) for steps, one in found]
+    if len(bodies) > 1:
+        first, other = bodies
+        bodies = [f"#if defined({found[0][1].since})", first, "#else", other, "#endif"]
+    body = "\n".join(bodies)
     return TextFunction(
         name,
         f"""
@@ -144,7 +144,7 @@ DEVICE void {name}({total}* c, const void* a, const void* b) {{
     )
 
 
-def _way(steps: int, one: Builtin, align: int) -> str:
+def _statements(steps: int, one: Builtin, align: int) -> str:
     """The statements that add the products of an atom to ``sums``."""
     declared = (
         f"  typedef {one.element} operand_t __attribute__(({_vector(one.count)}may_alias, aligned({align})));"

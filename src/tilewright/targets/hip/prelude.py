@@ -203,7 +203,7 @@ DEVICE double rsqrt(double x) {
 
 
 def _of_integers() -> dict[str, str]:
-    """From and to the integers of at least 32 bits; narrower ones are ends of ``int``."""
+    """Conversions from and to integers of at least 32 bits; those to narrower ones clamp an ``int``."""
     found = {}
     for kind in (made for made in INTEGERS if made.bits >= 32):
         name, called = integer_type(kind), called_in_names(kind)
@@ -234,7 +234,7 @@ _PAIR_BITS = {
     "e5m2": "(unsigned)from[0].bits << 8 | (unsigned)from[1].bits << 24",
     "i8": "((unsigned char)from[0] | (unsigned)(unsigned char)from[1] << 16) ^ 0x64806480",
 }
-"""Two numbers, one in the bits of each half: fp8 in the upper byte, integers less their sign in the lower."""
+"""Two numbers, one in each 16 bits: fp8 in the upper byte; integers in the lower, the sign bit flipped."""
 
 _PAIR_STEPS = {
     "e4m3": """  // The bits of an f16 whose exponent is 8 too small.  NaN, alone of all numbers, overflows

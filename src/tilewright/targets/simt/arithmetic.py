@@ -316,7 +316,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
 
 
 def _table(emitter: SimtEmitter, entries: tuple[float, ...], kind: DType, wide: str) -> TextFunction:
-    """The function of the entries of a table in memory; 0 for a code outside of it."""
+    """The function that looks up a code in a table in memory; it returns 0 for a code outside."""
     types, held = emitter.dialect.types, ", ".join(literal(one, kind, emitter.dialect) for one in entries)
     body = f"""({types[wide]} code) {{
   static const {types[kind.name]} table[{len(entries)}] = {{{held}}};

@@ -139,7 +139,7 @@ def counter_address(emitter: SimtEmitter, counter: Value) -> Code:
 
 
 def _by(emitter: SimtEmitter, threads: int, statement: Statement) -> None:
-    """A statement of the role's first threads."""
+    """Add a statement that only the role's first ``threads`` threads execute."""
     group = emitter.group_threads
     thread = emitter.thread(group)
     guard = TRUE if group <= threads else equal(thread, 0) if threads == 1 else less(thread, threads)

@@ -102,7 +102,7 @@ PIECES = {
     **{f"{spelled(kind)}_to_float": widening(kind) for kind in FP8},
     **{f"float_to_{spelled(kind)}": narrowing(kind) for kind in FP8},
 }
-"""Between floats of 8 bits and ``float``."""
+"""Functions that convert between 8-bit floats and ``float``, by name."""
 
 
 # ---------------------------------------------------------------- expressions
@@ -117,7 +117,7 @@ NARROW = {
 
 
 def widened(text: Code, dtype: DType) -> Code:
-    """The expression in the dtype in which it computes; exact.  Of packed numbers the bits are given."""
+    """The expression in the dtype in which it computes; exact.  A packed number is given by its bits."""
     if dtype.is_packed and not dtype.is_float:
         return call(f"{dtype}_to_int", text)
     return call(f"{NARROW[dtype.name]}_to_float", text) if dtype.name in NARROW else text
@@ -192,7 +192,7 @@ def as_bytes(emitter: SimtEmitter, op: AsBytes) -> None:
 
 
 def _registers(scope: LocalNames, op: Unpack | Pack, bytes_: int) -> tuple[Sym, list[Int]]:
-    """The loop over the bytes of a thread, and the numbers of the registers of each byte's numbers."""
+    """The loop over the bytes of a thread, and the register index of each of a byte's numbers."""
     i = Sym(scope.name("i"), 0, bytes_ - 1)
     each = op.packed.per_byte
     return i, [add(mul(i, each), part) for part in range(each)]
@@ -200,7 +200,7 @@ def _registers(scope: LocalNames, op: Unpack | Pack, bytes_: int) -> tuple[Sym, 
 
 @SIMT_RULES.rule(Unpack)
 def unpack(emitter: SimtEmitter, op: Unpack) -> None:
-    """Each byte's numbers go into their registers, which mostly follow each other."""
+    """Write the numbers of each byte to their registers, which are mostly consecutive."""
     kind, bits, digits = op.packed, op.packed.bits, op.digits
     source, target = emitter.name(op.source), emitter.name(op.target)
     text = f"{op.source} -> {op.target}, {kind.per_byte} numbers of {kind} in each byte"

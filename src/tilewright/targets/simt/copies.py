@@ -107,7 +107,7 @@ def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
 
 
 def low_part(offset: Int) -> int:
-    """The number in an offset that is below the bits of all other terms.
+    """Return the part of an offset's constant that is below the bits of all other terms.
 
     Example:
         >>> row, k = Sym("row", 0, 15), Sym("k", 0, 7)
@@ -190,7 +190,7 @@ def read_rows(
 
 
 def _quotients(at: Int, loops: Sequence[Sym]) -> dict[FloorDiv, Sym]:
-    """The quotients by which some loops enter an offset alone, each with the symbol of its values."""
+    """The quotients of those loop indices that an offset uses only divided, each with a symbol for it."""
     found: dict[FloorDiv, Sym] = {}
     for loop in loops:
         divided = {part for part in parts(at) if isinstance(part, FloorDiv) and part.left == loop}

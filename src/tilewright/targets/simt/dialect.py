@@ -68,7 +68,7 @@ class SimtDialect(Dialect):
         infinity: the positive infinity.
         kernel: start of a kernel's declaration, with its ``{bounds}`` and its name, ``{entry}``.
         bounds: attribute of a kernel of ``{threads}`` per block.
-        bounds_beside: the same, if a multiprocessor runs ``{resident}`` blocks at once; empty if the vendor
+        bounds_resident: the same, if a multiprocessor runs ``{resident}`` blocks at once; empty if the vendor
             has no such attribute.
         cluster: attribute of a kernel in clusters of ``{}`` blocks; empty without clusters.
         tensor_map: the type of a bulk copy's tensor map; empty without bulk copies.
@@ -109,7 +109,7 @@ class SimtDialect(Dialect):
     infinity: str
     kernel: str
     bounds: str
-    bounds_beside: str = ""
+    bounds_resident: str = ""
     cluster: str = ""
     tensor_map: str = ""
     passed: str = "const {} {}"

@@ -68,7 +68,7 @@ def emit_text(
 
 
 FEW_BLOCKS = 3
-"""Blocks of one warp, at least, from which the number of their registers matters."""
+"""Blocks of one warp are compiled for all registers if fewer blocks than this fit the shared memory."""
 
 
 def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
@@ -77,9 +77,9 @@ def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
     alone = any(isinstance(op, Role) and op.registers is not None for op in kernel.walk())
     # Otherwise a compiler saves registers, and spills, so that more blocks run than shared memory allows.
     is_large = FEW_BLOCKS * emitter.shared_bytes > emitter.arch.shared_bytes > 0
-    alone |= bool(dialect.bounds_beside) and kernel.threads <= emitter.arch.lanes and is_large
+    alone |= bool(dialect.bounds_resident) and kernel.threads <= emitter.arch.lanes and is_large
     resident = 1 if alone else kernel.resident
-    form = dialect.bounds_beside if resident and dialect.bounds_beside else dialect.bounds
+    form = dialect.bounds_resident if resident and dialect.bounds_resident else dialect.bounds
     bounds = form.format(threads=kernel.threads, resident=resident)
     if kernel.cluster:
         shape = [1, 1, 1]

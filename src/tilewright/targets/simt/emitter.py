@@ -93,7 +93,7 @@ class SimtEmitter(Emitter):
                 loaded = found.loaded[fragment]
                 end = loaded if loaded > at else len(ops)
                 actions.append((at, partial(self._copy_words, fragment)))
-                actions.append((end, partial(self._call, fragment, self.name(fragment))))
+                actions.append((end, partial(self._rename, fragment, self.name(fragment))))
         done = 0
         for at, act in sorted(actions, key=lambda action: action[0]):
             super().block(Block(ops[done:at]))
@@ -114,9 +114,9 @@ class SimtEmitter(Emitter):
         word, kind = Sym(self.local("word"), 0, count - 1), named(self.dialect.words[WORD_BYTES])
         source, target = (code("(({}*){})[{}]", kind, name, named(word.name)) for name in (before, now))
         self.one_line((word,), Assign(target, call(self.dialect.anew, source)))
-        self._call(fragment, now)
+        self._rename(fragment, now)
 
-    def _call(self, fragment: Value, name: Code) -> None:
+    def _rename(self, fragment: Value, name: Code) -> None:
         """Change the name of a fragment from here on."""
         self._spelled[fragment.name] = name
 

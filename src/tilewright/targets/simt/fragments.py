@@ -58,7 +58,7 @@ def index(scope: LocalNames, name: str, count: int) -> Int:
 
 @SIMT_RULES.rule(Mma)
 def mma(emitter: SimtEmitter, op: Mma) -> None:
-    """The atom's instruction; multiply-adds if the dialect has none."""
+    """Write the atom's instruction, or multiply-adds if the dialect has none."""
     atom = op.mma.atom
     instruction = emitter.dialect.instruction(atom)
     if instruction is None:
@@ -76,7 +76,7 @@ def mma(emitter: SimtEmitter, op: Mma) -> None:
 
 
 def _operand(scope: LocalNames, operand: Value, precision: int | None) -> Code:
-    """The operand's registers; declared anew, rounded, if the atom reads fewer fraction bits."""
+    """Return the operand's registers, or a rounded copy of them if the atom reads fewer fraction bits."""
     emitter = scope.emitter
     name = emitter.name(operand)
     if precision is None:
@@ -132,7 +132,7 @@ EXTREME = {"max": "max_or_nan", "min": "min_or_nan"}
 
 @SIMT_RULES.rule(ReduceOp)
 def reduce(emitter: SimtEmitter, op: ReduceOp) -> None:
-    """Each thread its own registers, then lanes in pairs."""
+    """Reduce the registers of each thread, then pairs of lanes."""
     plan, source, dtype = op.plan, op.source, op.source.dtype
     kind = dtype.computed
     with emitter.scope(
@@ -171,7 +171,7 @@ def reduce(emitter: SimtEmitter, op: ReduceOp) -> None:
 
 @SIMT_RULES.rule(Redistribute)
 def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
-    """Registers under other numbers: in a loop where these follow its index digit by digit, or one by one."""
+    """Copy registers to new indices: in a loop if digits of its index give the old ones, else one by one."""
     held, name, source = op.source.fragment.distribution, emitter.name(op.result), emitter.name(op.source)
     box = zip(op.start, op.distribution.shape, strict=True)
     part = ", ".join(f"{emitter.spell(at)}:{emitter.spell(add(at, n))}" for at, n in box)
@@ -190,7 +190,7 @@ def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
 
 @SIMT_RULES.rule(Coordinates)
 def coordinates(emitter: SimtEmitter, op: Coordinates) -> None:
-    """The thread's start, and the distance of each register from it."""
+    """Write the thread's start plus the offset of each register."""
     spread, name = op.distribution, emitter.name(op.result)
     emitter.comment(op, f"{op.result.name} = coordinates along {op.dim}")
     emitter.declare_registers(op.result)

@@ -26,7 +26,7 @@ from tilewright.targets.simt.dialect import SimtDialect
 def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """Report the first matrix multiply whose fragments no thread can hold, even without loaded operands.
 
-    Kernels with roles say themselves how many registers each role has; too many threads are refused as such.
+    Kernels with roles set the registers of each role themselves.  Another rule refuses too many threads.
     """
     if kernel.threads > arch.threads or any(isinstance(op, Role) for op in kernel.walk()):
         return
@@ -50,7 +50,7 @@ def registers_of(fragment: Value) -> int:
 
 
 def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
-    """Each matrix multiply with the fragments, declared before it, that it or something later uses."""
+    """Yield each matrix multiply with the fragments alive there: declared before it, used there or later."""
     made: dict[Value, int] = {}
     used: dict[Value, int] = {}
     loops: list[tuple[int, int]] = []
@@ -63,7 +63,7 @@ def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
             made[value] = used[value] = at
         used.update((value, at) for value in op.operands if value in made)
     for value, last in used.items():
-        # What a loop uses and something before it made stays until the loop's last turn.
+        # A fragment declared before a loop and used in it is alive until the loop's last iteration.
         ends = [stop for start, stop in loops if made[value] < start <= last <= stop]
         used[value] = max([last, *ends])
     for at, op in enumerate(ops):
@@ -72,7 +72,7 @@ def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
 
 
 def _nearest(op: Op, taken: int, limit: int) -> str:
-    """Fewer repeats per warp: the tile shrinks with them."""
+    """Suggest fewer repeats per warp, and thus a smaller tile."""
     assert isinstance(op, Mma)
     repeats = list(op.mma.repeats)
     while taken > limit and max(repeats) > 1:
@@ -92,7 +92,7 @@ def _nearest(op: Op, taken: int, limit: int) -> str:
 def beyond(
     kernel: Kernel, arch: Arch, dialect: SimtDialect, others: Iterable[Arch] = ()
 ) -> Iterator[Violation]:
-    """Every limit that a kernel exceeds: threads, grid, clusters, shared memory, registers, functions.
+    """Yield every limit that a kernel exceeds: threads, grid, clusters, shared memory, registers, functions.
 
     Args:
         kernel: the traced kernel.

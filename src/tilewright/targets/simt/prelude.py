@@ -41,7 +41,7 @@ TYPES = {
 
 
 def _of_packed(kind: DType) -> dict[str, str]:
-    """From the bits of a packed number, and to those of a packed float."""
+    """The conversions from the bits of a packed number, and to those of a packed float."""
     if not kind.is_float:
         return {
             f"{kind}_to_int": f"""
@@ -104,7 +104,7 @@ DEVICE T clamp(T x, T low, T high) {
   return x < low ? low : x > high ? high : x;  // NaN stays
 }""",
 }
-"""Between those and ``float``, given ``half_to_float``, by which two floats of 8 bits are widened."""
+"""Conversions between these types and ``float``.  Two of them call the dialect's ``half_to_float``."""
 
 EXTREMES = {
     f"{name}_or_nan": f"""
@@ -131,7 +131,7 @@ DEVICE Word load_or(bool exists, const void* from, Word other) {
   return other;
 }""",
 }
-"""Loads of what may not exist."""
+"""Loads of elements that may not exist."""
 
 RANDOM = {
     **{name: f"\nDEVICE {text}" for name, text in philox.PIECES.items()},
@@ -220,12 +220,12 @@ DEVICE {real} floor_quotient_{real}({real} a, {real} b) {{
 
 
 DIVISION: dict[str, str] = {**_INDICES, **_WHOLE, **_of_floats("float", "f"), **_of_floats("double", "")}
-"""Quotients, remainders and shifts as the reference has them; indices have positive divisors."""
+"""Quotients, remainders and shifts with the results of the reference; divisors of indices are positive."""
 
 _FMA = "fmaf({sum}, {x}, {term})"
 
 _FINITE_BELOW = f"fmaxf(x, {LOWEST[f32]!r}f)"
-"""x, or the lowest finite number for -inf and for NaN, whose share is NaN."""
+"""x, or the lowest finite number if x is -inf or NaN; the other factor of NaN is NaN."""
 
 _FINITE_BELOW_F64 = f"fmax(x, {LOWEST[f64]!r})"
 
