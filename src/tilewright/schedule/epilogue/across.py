@@ -1,7 +1,7 @@
-"""Reductions across tiles: each block writes the part of its tile, and the last block combines all parts.
+"""Reductions across tiles: each block writes its tile's partial result, and the last block combines them.
 
-It combines the parts of one row (or column) in the order of the tiles, so the bits do not depend on which
-block was last.  The sum of ``exp(x - max of x)`` is computed from the maximum and the sum of each tile: a
+It combines the partial results of one row (or column) in the order of the tiles, so the bits do not depend on
+which block was last.  The sum of ``exp(x - max of x)`` follows from the maximum and the sum of each tile: a
 tile's sum is multiplied by ``exp(m - M)``, where m is the maximum of the tile and M the maximum of all.
 """
 
@@ -29,15 +29,15 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.threads.distribution import Distribution, Mode
 
 COMBINE = {"sum": "add", "max": "max", "min": "min"}
-"""The function that combines two parts, for each reduction."""
+"""The function that combines two partial results, for each reduction."""
 
 
 AT_ONCE = 4
-"""Parts that each thread reads together, so that it waits for memory once."""
+"""Partial results that each thread reads together, so that it waits for memory once."""
 
 
 class Across:
-    """The memory of the parts of some reductions along one dimension.
+    """Reductions along one dimension across tiles, with the global memory of their partial results.
 
     Args:
         form: the form of the computation.
@@ -46,7 +46,7 @@ class Across:
         dim: dimension along which they reduce: 0 for rows, 1 for columns.
         extents: rows and columns of the result.
         batch: extents of its leading dimensions.
-        reductions: combines the parts of threads.
+        reductions: combines the partial results of threads.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Across:
         self.arrived = arrived
 
     def store(self, tile: Values, stores: list[Store], epilogue: Any) -> None:
-        """Write the parts of a tile; the last tile of its row, or column, stores the results of all parts."""
+        """Write a tile's partial results; the last tile of the row, or column, combines all and stores."""
         place = tile.place
         with made_by("across"):
             own = {id(node): tile.value(node) for node in self.nodes}
-            if self.schedule.roles == "none":  # the memory of the ring may be used again
+            if self.schedule.roles == "none":  # wait until the ring's memory is free for other uses
                 if self.schedule.copies_in_background:
                     tw.async_wait(0)
                 tw.barrier()
@@ -92,7 +92,7 @@ class Across:
         with when(number == self.parts - 1):
             made: dict[int, Fragment] = {}
             with made_by("across"):
-                # A sum above a maximum needs the maximum first.
+                # A sum of powers of ``x - maximum`` needs the maximum first.
                 for node in sorted(self.nodes, key=lambda one: shift_of(one) is not None):
                     made[id(node)] = self._combined(node, own[id(node)], place, made)
             whole = tile.of_parts(made)
@@ -101,7 +101,7 @@ class Across:
     def _combined(
         self, node: Reduce, like: Fragment, place: TilePlace, made: dict[int, Fragment]
     ) -> Fragment:
-        """All parts of a reduction: each thread combines some of them, then threads combine theirs."""
+        """Combine all parts of a reduction: first each thread combines some, then threads combine theirs."""
         kind, shift = wide(node.dtype), shift_of(node)
         spread = several(like.distribution, self.dim)
         total = tw.fragment(spread, kind, neutral(node.combine, kind), name="combined")
@@ -111,10 +111,10 @@ class Across:
             if shift is not None:
                 top, power = shift
                 own, whole = self._several(top, place, number, spread), made[id(top)]
-                # Of -inf, where nothing is finite, the difference would be NaN.
+                # If nothing is finite, both are -inf, and their difference would be NaN.
                 factor = elementwise(power, own - whole)
                 part = elementwise("select", own == whole, part, part * factor)
-                # A tile that is -inf all over has NaN, and adds nothing where another one has more.
+                # A tile of -inf alone has the sum NaN; it adds 0 if another tile has a larger element.
                 part = elementwise("select", (own == -math.inf) & (whole > own), 0, part)
                 exists = coordinates(spread, self.dim) < self.parts - number * count
                 part = elementwise("select", exists, part, 0)  # NaN for rows that have NaN
@@ -122,14 +122,14 @@ class Across:
         return self.reductions.of_threads(node.combine, total, self.dim, place.work)
 
     def _part(self, node: Reduce, place: TilePlace, number: Index) -> Tensor:
-        """(rows, 1) or (1, columns): the part of one of the tiles along the dimension."""
+        """The partial result of tile ``number`` along the dimension, as (rows, 1) or (1, columns)."""
         length = self.schedule.mma.tile[1 - self.dim]
         line = self.held[id(node)][(*place.work.batch, number)]
         tile = line.tile((length,), (place.at[1 - self.dim],))
         return tile.unmerge(0, (length, 1) if self.dim == 1 else (1, length))
 
     def _several(self, node: Reduce, place: TilePlace, number: Index, spread: Distribution) -> Fragment:
-        """The parts that a map has room for; the neutral element in place of parts that do not exist."""
+        """Load as many parts as a map has room for; parts that do not exist are the neutral element."""
         shape = spread.shape[self.dim], spread.shape[1 - self.dim]
         tile = self.held[id(node)][place.work.batch].tile(shape, (number, place.at[1 - self.dim]))
         other = neutral(node.combine, wide(node.dtype))
@@ -137,7 +137,7 @@ class Across:
 
 
 def several(one: Distribution, dim: int) -> Distribution:
-    """The map of several parts: threads that hold copies of one part get different parts.
+    """A map for several parts: threads that hold copies in the map of one part get different parts.
 
     Args:
         one: the map of one part; it has extent 1 along the dimension.

@@ -19,12 +19,12 @@ from tilewright.schedule.work import Work
 
 
 class StagedResult(NamedTuple):
-    """A result that is stored along rows and columns.
+    """A result with rows and columns that passes through shared memory.
 
     Args:
         name: name of its buffers.
         dtype: dtype of its elements.
-        along_rows: whether it is contiguous along the rows of the tile, that is, each column is.
+        along_rows: whether it is contiguous along the tile's rows dimension, so each column is contiguous.
     """
 
     name: str
@@ -55,11 +55,11 @@ class StagedArray:
             sample = self.block(self.sample((2, 2)))
             self.along_rows = sample.unit_dim == 0
             self.has_map = sample.value.tensor.map is not None
-            """Whether the tensor maps of its arrays lie in memory."""
+            """Whether the arrays have tensor maps in global memory."""
         self.result = StagedResult(f"s{operand.name}", operand.dtype, self.along_rows)
 
     def block(self, place: TilePlace) -> Tensor:
-        """(rows, columns): a block of the array in global memory."""
+        """A block of the array in global memory, as (rows, columns)."""
         return self.views.block(self.operand, self.at, place)
 
     def sample(self, shape: tuple[int, int]) -> TilePlace:
@@ -68,7 +68,7 @@ class StagedArray:
 
 
 class PanelBuffers:
-    """Buffers in rows of 128 bytes under the swizzle, for bulk copies and for threads without bank conflicts.
+    """Swizzled buffers with rows of 128 bytes, for bulk copies and conflict-free access by threads.
 
     Args:
         side: the array.
@@ -88,7 +88,7 @@ class PanelBuffers:
         return self.shape[0] * self.shape[1] * self.side.operand.dtype.bytes
 
     def tile(self, group: Index, buffer: Index) -> Tensor:
-        """(rows, columns): a buffer, as threads see it."""
+        """A buffer as (rows, columns), for access by threads."""
         held = self.held[group, buffer]
         if self.count == 1:
             return held.permute(1, 0) if self.side.along_rows else held
@@ -116,7 +116,7 @@ class PanelBuffers:
         return found
 
     def send(self, group: Index, buffer: Index, place: TilePlace, threads: int) -> None:
-        """Store a buffer: by bulk copies that go on in the background, or by threads in whole rows."""
+        """Store a buffer: begin bulk copies, or let threads store whole rows."""
         if not self.by_bulk:
             store_rows(self.tile(group, buffer), self.side, place, threads)
             return
@@ -152,7 +152,7 @@ def store_rows(held: Tensor, side: StagedArray, place: TilePlace, threads: int) 
 
 
 def panel_of(dtype: DType, shape: tuple[int, int], *, along_rows: bool) -> tuple[tuple[int, int], int]:
-    """The shape of the parts of a block in rows of 128 bytes, and their number."""
+    """The shape of a panel of a block, which has rows of 128 bytes, and the number of panels."""
     width = ROW_BYTES // dtype.bytes
     rows, columns = shape
     return ((width, columns), rows // width) if along_rows else ((rows, width), columns // width)
@@ -163,8 +163,8 @@ def result_tiles(
 ) -> Buffer:
     """Shared memory for blocks of a result.
 
-    Groups of warps with roles store whole rows of 128 bytes by bulk copies, and so keep them under the
-    swizzle; all other blocks have padded rows.
+    Groups of warps with roles store whole rows of 128 bytes by bulk copies, so their buffers are swizzled.
+    All other buffers have padded rows.
 
     Args:
         result: the result.
@@ -188,7 +188,7 @@ def result_tiles(
 
 
 def in_panels(result: StagedResult, shape: tuple[int, int]) -> bool:
-    """Whether a block is a whole number of parts in rows of 128 bytes."""
+    """Whether a block consists of whole panels with rows of 128 bytes."""
     return shape[not result.along_rows] * result.dtype.bytes % ROW_BYTES == 0
 
 

@@ -44,7 +44,7 @@ class Helper(Protocol):
     """Warps that do not multiply, but help with the epilogue."""
 
     each: int
-    """A group of these warps takes one tile out of this number; 1: every tile of the block."""
+    """Each group of these warps takes every n-th tile of the block, with this n."""
 
     def role(self) -> AbstractContextManager[Index]:
         """Record operations that only these warps execute; yields the number of their group."""
@@ -54,9 +54,9 @@ class Helper(Protocol):
 
 
 class DirectEpilogue(EpilogueTraits):
-    """Every thread stores the elements that it holds.
+    """An epilogue in which every thread stores its elements from registers.
 
-    A subclass declares its needs and what is against it, and stores slices of tiles in its own way.
+    A subclass declares its needs and its reasons to refuse schedules, and stores slices in its own way.
 
     Args:
         form: the form of the computation.
@@ -75,14 +75,14 @@ class DirectEpilogue(EpilogueTraits):
             if (shape := scratch_shape(held, dim, lanes)) is not None:
                 kind = wide(node.dtype)
                 scratch[shape, kind] = Buffer("partial", PARTIAL, (schedule.storing_groups, *shape), kind)
-        # Threads learn who comes last, for each dimension that is reduced along across tiles.
+        # Each dimension with a reduction across tiles has a ticket, by which threads learn who is last.
         nodes = reduced_in_parts(form) if schedule.across else ()
         dims = {node.argument.axes[node.axis] for node in nodes}
         return Needs(tuple(scratch.values()), tickets=(tickets(schedule.storing_groups),) * len(dims))
 
     @classmethod
     def storing_warps(cls, facts: ScheduleFacts) -> int:
-        """Warps that store what others have computed."""
+        """Number of warps that only store."""
         return 0
 
     @classmethod
@@ -107,7 +107,7 @@ class DirectEpilogue(EpilogueTraits):
         self.reductions = Reductions(form, schedule, extents)
         self.blocks = [store for store in form.stores if is_block(form, store)]
         self.lines = [store for store in form.stores if not is_block(form, store)]
-        """The results that are stored along rows or columns alone."""
+        """The results with only rows or only columns."""
 
         self.across: list[tuple[Across, list[Store]]] = []
         """The memory of reductions across tiles along each dimension, with the results computed from them."""
@@ -126,13 +126,13 @@ class DirectEpilogue(EpilogueTraits):
                 self.lines[0].location,
             )
         self.columns = self._slice()
-        """Columns of a slice, which is computed at once."""
+        """Columns of a slice, the part of a tile that is computed at once."""
         self.count = schedule.mma.tile[1] // self.columns
 
     def _slice(self) -> int:
-        """Columns of a slice: few if arrays are read, so that they fit into registers with the sums.
+        """Columns of a slice: few if the epilogue reads arrays, which need registers besides the sums.
 
-        A block of one thread has its tile in memory, and computes it in one go.
+        A block of one thread has its tile in memory, and computes it as one slice.
         """
         if self.schedule.mma.threads == 1:
             return self.schedule.mma.tile[1]
@@ -150,7 +150,7 @@ class DirectEpilogue(EpilogueTraits):
         return tile, [self.part(tile, j) for j in range(self.count)]
 
     def prepare(self, parts: Sequence[Values]) -> None:
-        """Read the arrays of a tile's first slice, while its last product is under way."""
+        """Read the arrays of a tile's first slice while the tile's last product runs."""
         parts[0].fetch(self.blocks)
 
     def store(self, tile: Values, parts: Sequence[Values], sums: tuple[Fragment, ...]) -> None:
@@ -165,9 +165,10 @@ class DirectEpilogue(EpilogueTraits):
 
     @property
     def fetches_ahead(self) -> bool:
-        """Whether the arrays of a slice are read before the slice before it is stored.
+        """Whether the arrays of a slice are read before the previous slice is stored.
 
-        A single array is fetched ahead in any case.  The parts of several ranks would fill the registers.
+        A single array always is.  Several arrays are not if they are parts of ranks: these would fill the
+        registers.
         """
         read = [node for store in self.blocks for node in above_sums(store.value)]
         arrays = {node.operand for node in read if isinstance(node, ArrayPart) and len(node.at) > 1}
@@ -175,13 +176,13 @@ class DirectEpilogue(EpilogueTraits):
 
     @property
     def shares(self) -> int:
-        """Shares of a group's tile, for blocks that share it."""
+        """Number of shares into which a group's tile can be divided between blocks."""
         return self.count if has_slices(self.form) else 1
 
     def store_share(self, work: Work, blocks: Index, sums: Callable[[Distribution, Index], Fragment]) -> None:
         """Compute and store this block's share of a group's tile: every ``blocks``-th of its slices.
 
-        A reduction, or a result along one dimension, needs the whole tile: then the first block computes it.
+        A reduction, or a result along one dimension, needs the whole tile.  Then the first block computes it.
 
         Args:
             work: the tile, and the number of this block's part of it.
@@ -207,12 +208,12 @@ class DirectEpilogue(EpilogueTraits):
             return
         for turn in unroll(own_slices(self.form, self.schedule, self.count)):
             j = let(turn * blocks + rank)
-            # If slices make whole rounds, no block lacks one in the last round.
+            # If the blocks divide the slices, every block has a slice in the last round.
             with when(j < self.count) if self.count % blocks else nullcontext():
                 store(j, turn)
 
     def begin(self, tile: Values) -> None:
-        """Prepare the slices of a tile: nothing to do."""
+        """Do nothing: slices need no preparation."""
 
     def store_slice(self, values: Values, j: int) -> None:
         """Compute and store a slice."""
@@ -233,7 +234,7 @@ class DirectEpilogue(EpilogueTraits):
         """Do nothing: no store is in flight."""
 
     def helpers(self) -> list[Helper]:
-        """Warps that only store: none."""
+        """Return no warps: the computing warps store."""
         return []
 
     def place(self, work: Work) -> TilePlace:
@@ -247,7 +248,7 @@ class DirectEpilogue(EpilogueTraits):
         for store in stores:
             made = values.stored(store)
             with self.stored(store, values.place.work):
-                # Without a name: a branch must not rebind a variable of an earlier store.
+                # The tensor has no name, because a branch must not rebind a variable of an earlier store.
                 tw.copy(
                     made,
                     self.views.block(store.operand, store.at, values.place),
@@ -255,15 +256,18 @@ class DirectEpilogue(EpilogueTraits):
                 )
 
     def stored(self, store: Store, work: Work) -> AbstractContextManager[None]:
-        """Record operations for tiles that a store writes: for a second one those below the diagonal."""
+        """Record operations for the tiles of a store; a mirrored store writes those below the diagonal."""
         if store not in self.form.mirrored:
             return nullcontext()
-        (rows, columns), (across, beside) = self.schedule.tile[:2], self.schedule.cluster
-        side = square((rows * across, columns * beside))
+        (rows, columns), (blocks_m, blocks_n) = self.schedule.tile[:2], self.schedule.cluster
+        side = square((rows * blocks_m, columns * blocks_n))
         return when(work.m * rows // side > work.n * columns // side)
 
     def store_lines(self, tile: Values) -> None:
-        """Store the results along one dimension, in the first or the last tile along the other one."""
+        """Store the results along one dimension, in the first tile along the other one.
+
+        If they need a reduction across tiles, the last tile to arrive stores them.
+        """
         for across, stores in self.across:
             across.store(tile, stores, self)
         made = {id(store) for _, stores in self.across for store in stores}
@@ -279,7 +283,7 @@ class DirectEpilogue(EpilogueTraits):
 
 
 def own_slices(form: Form, schedule: Schedule, count: int) -> int:
-    """Slices of a tile that a block computes at most: its share if blocks share the tile, or all."""
+    """Most slices of a tile that a block computes: its share if blocks share the tile, otherwise all."""
     if not schedule.has_shares or not isinstance(schedule.split_k, int) or not has_slices(form):
         return count
     return -(-count // schedule.split_k)
@@ -293,7 +297,7 @@ def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
     if not schedule.is_clustered:
         widths = (width for width in range(LEAST_SHARE, columns, LEAST_SHARE) if in_parts(spread, width))
         return next(widths, columns)
-    # Blocks of a cluster have a number; the rules refuse another split, and ask for the columns meanwhile.
+    # A cluster needs an integer split.  Legality refuses others, but calls this function first.
     blocks = schedule.split_k if isinstance(schedule.split_k, int) else 1
     for count in range(min(blocks, columns // AT_ONCE), 1, -1):
         if columns % count == 0 and in_parts(spread, columns // count):

@@ -1,4 +1,4 @@
-"""Reductions of a tile of the result along its rows or columns, which are whole or a part of them."""
+"""Reductions of a tile of the result along its rows or columns."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ REDUCE = {"sum": reduce_sum, "max": reduce_max, "min": reduce_min}
 class Reductions:
     """Reductions of tiles, with their shared memory.
 
-    A reduction covers the whole extent.  Unless the schedule combines the reductions of tiles, one tile must
-    cover the extent; the launch checks this.  Elements of the tile past the edge do not count.
+    A reduction runs over the whole extent of the result.  Unless the schedule reduces across tiles, one tile
+    must cover the extent; the launch checks this.  Elements of the tile past the edge do not count.
 
     Args:
         form: the form of the computation.
@@ -82,7 +82,7 @@ class Reductions:
         return self.of_threads(combine, tile, dim, work)
 
     def of_threads(self, combine: str, tile: Fragment, dim: int, work: Work) -> Fragment:
-        """``combine`` over the rows (dim 0) or columns (1) of a tile."""
+        """Reduce all elements of a tile by ``combine`` over its rows (dim 0) or columns (1)."""
         kind = wide(tile.dtype)
         scratch = self._scratch_for(tile.distribution, dim, kind)
         if scratch is None:
@@ -94,7 +94,7 @@ class Reductions:
         return REDUCE[combine](tile, dim, scratch=scratch, barrier=barrier)
 
     def _scratch_for(self, held: Distribution, dim: int, kind: DType) -> Tensor | None:
-        """Shared memory for the parts of several warps; None if each warp holds all of its own."""
+        """Shared memory to combine partial results of warps; None if no reduction crosses warps."""
         shape = scratch_shape(held, dim, current().lanes)
         if shape is None:
             return None
@@ -121,7 +121,7 @@ def reduced_tiles(form: Form, spread: Distribution) -> Iterator[tuple[Reduce, Di
 
 
 def scratch_shape(held: Distribution, dim: int, lanes: int) -> tuple[int, ...] | None:
-    """Shape of the shared memory in which warps combine their parts; None if each warp holds all of its own.
+    """Shape of the shared memory to combine partial results of warps; None if no reduction crosses warps.
 
     Args:
         held: the map of the tile.

@@ -1,9 +1,9 @@
-"""Epilogues that store through shared memory, slice by slice, so that they write whole rows at once.
+"""Epilogues that store through shared memory, slice by slice, so that they write whole rows.
 
 Separate warps may store one tile while the next one is multiplied (`OverlappedEpilogue`).  The buffers of a
 group of warps are then a ring: the group fills buffers, and a warp stores them.  The group waits for a free
-buffer, writes it, and signals the warp.  After its last buffer the group begins the next tile at once.  With
-buffers for a whole tile, it waits only for stores of the tile before.
+buffer, writes it, and signals the warp.  After its last buffer the group begins the next tile immediately.
+With buffers for a whole tile, it waits only for stores of the previous tile.
 
 The epilogue may read an array with the shape of the result, e.g. a residual, or C itself.  The warp that
 stores loads a slice of it into a free buffer first.  Each thread reads its addends there, and writes the sums
@@ -64,8 +64,8 @@ class StagedEpilogue(DirectEpilogue):
     If warps have roles, each group of warps stores its tile in slices with rows of 128 bytes: bulk copies
     store one slice while the group computes the next one.  If bulk copies cannot store an array (its rows are
     not multiples of 16 bytes), the group's threads store it in whole rows.  Without roles, all threads store
-    the whole tile in whole rows, or slice by slice if warps take turns.  Alternating groups
-    do the same, each with its own rows of the tile, and all threads meet for each slice.
+    the whole tile in whole rows, or slice by slice if warps are interleaved.  Alternating groups do the same,
+    each with its own rows of the tile; a barrier of all threads precedes each slice.
     """
 
     is_buffered = True
@@ -96,11 +96,11 @@ class StagedEpilogue(DirectEpilogue):
     def columns_of(
         cls, form: Form, schedule: Schedule, mma: TiledMma, results: Sequence[StagedResult]
     ) -> int:
-        """Columns of the slices in which a tile goes through shared memory.
+        """Columns of the slices in which a tile passes through shared memory.
 
         With roles, a slice has rows of 128 bytes of the narrowest elements.  If all results are contiguous
-        along the rows of the tile, as in a transposed product, slices that groups store themselves have
-        half that width: two fit into the memory of one, and blocks that share a tile have one each.
+        along the rows of the tile, as in a transposed product, slices that groups store themselves have half
+        that width: two fit into the memory of one, and blocks that share a tile get a slice each.
 
         Without roles, interleaved warps store as soon as their atoms fill rows of 128 bytes; other warps
         store all columns, or the columns of a share.
@@ -127,27 +127,27 @@ class StagedEpilogue(DirectEpilogue):
 
     @classmethod
     def buffers_for(cls, form: Form, schedule: Schedule, slices: int) -> int:
-        """Buffers of each group of warps for the slices of its tile."""
+        """Number of buffers of each group of warps."""
         return min(schedule.buffers, own_slices(form, schedule, slices))
 
     @classmethod
     def buffers_of(
         cls, form: Form, schedule: Schedule, mma: TiledMma, results: Sequence[StagedResult], columns: int
     ) -> list[Buffer]:
-        """The buffers of each result; arguments as in `columns_of`, and the columns of a slice."""
+        """The buffers of each result.  The arguments are those of `columns_of`, and a slice's columns."""
         count = cls.buffers_for(form, schedule, mma.tile[1] // columns)
         size = (mma.tile[0], columns), schedule.storing_groups, count
         return [result_tiles(result, *size, roles=schedule.stores_by_groups) for result in results]
 
     @classmethod
     def slice_columns(cls, facts: ScheduleFacts) -> int:
-        """Number of columns of a slice, from the facts alone."""
+        """Number of columns of a slice, from the schedule's facts, without arrays."""
         results = [result for _, result in results_of(facts)]
         return cls.columns_of(facts.form, facts.schedule, facts.mma, results)
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
-        """Buffers of each result as well."""
+        """The needs of the base class, and the buffers of each result."""
         found, results = super().needs(facts), [result for _, result in results_of(facts)]
         asked = facts.form, facts.schedule, facts.mma, results
         buffers = cls.buffers_of(*asked, cls.columns_of(*asked))
@@ -155,7 +155,7 @@ class StagedEpilogue(DirectEpilogue):
 
     @classmethod
     def stores_slices(cls, facts: ScheduleFacts, columns: int) -> bool:
-        """Groups with roles store slice by slice."""
+        """Whether groups with roles store a slice of this width before the next slice is complete."""
         schedule = facts.schedule
         if not schedule.stores_by_groups or schedule.is_split or not has_slices(facts.form):
             return False
@@ -190,25 +190,24 @@ class StagedEpilogue(DirectEpilogue):
             yield from ((store, text) for text in reasons)
 
     def begin(self, tile: Values) -> None:
-        """Wait for the copies of the ring, which may lie in the same memory as the buffers."""
+        """Wait for the copies to the ring, which may share memory with the buffers."""
         if self.held and self.schedule.copies_in_background:
             tw.async_wait(0)
 
     def store_slice(self, values: Values, j: int) -> None:
         """Compute one slice into its buffers, and store them.
 
-        A buffer is written again after its last store has read it.  Without roles the first buffer may lie in
-        the memory of the ring, so all warps meet after they have read that.
+        A buffer is overwritten only after its last store has read it.  Without roles the first buffer may lie
+        in the memory of the ring, so a barrier ensures that all warps have read the ring.
         """
         if not self.held:
             return
         buffer, group = j % self.buffers, values.place.work.group
-        if values.loads(
-            self.blocks
-        ):  # before the wait for a buffer; of several results, whose registers last
+        if values.loads(self.blocks):
+            # Compute before the wait for a buffer; only the first result, because registers are few.
             values.stored(self.blocks[0])
         if self.bulk:
-            # Stores of later slices, of this tile or the one before, may still read their buffers.
+            # Stores of later slices, of this tile or the previous one, may still read their buffers.
             alike = [i for i in range(self.count) if i % self.buffers == buffer]
             last = j - self.buffers if j >= self.buffers else alike[-1] - self.count
             bulk_wait(j - last - 1)
@@ -220,7 +219,7 @@ class StagedEpilogue(DirectEpilogue):
         if self.bulk:
             fence_async()
         self.meet(group)
-        if j == 0:  # see the tensor maps that lie in memory, one for each batch item
+        if j == 0:  # acquire the tensor maps in global memory, one for each batch item
             maps = [held.side.block(values.place) for held in self.held if held.by_bulk and held.side.has_map]
             with when(values.place.work.begins) if maps else nullcontext():
                 for block in maps:
@@ -232,12 +231,12 @@ class StagedEpilogue(DirectEpilogue):
             bulk_commit()
 
     def drain(self) -> None:
-        """Wait for the stores that are under way."""
+        """Wait for all bulk stores."""
         if self.bulk:
             bulk_wait(0)
 
     def meet(self, group: Index) -> None:
-        """Wait for all warps that compute the tile."""
+        """Synchronise all warps that compute the tile."""
         if self.roles:
             role_barrier(1 + group, threads=self.schedule.mma.threads)
         elif self.schedule.alternates:
@@ -250,11 +249,11 @@ class StagedEpilogue(DirectEpilogue):
 
 
 class OverlappedEpilogue(StagedEpilogue):
-    """An epilogue through buffers, from which separate warps store, and to which they load residuals.
+    """An epilogue through shared memory in which separate warps load residuals and store the results.
 
     Args:
         form: the form of the computation.
-        schedule: how; its warps have roles.
+        schedule: how it is computed; its warps have roles.
         arguments: the kernel's arguments.
         partition: the tiles of a block.
     """
@@ -271,7 +270,7 @@ class OverlappedEpilogue(StagedEpilogue):
             )
         self.handed_over = bool(self.held) and all_panels(self.held)
         if not self.handed_over:
-            return  # the group's threads store instead of bulk copies
+            return  # bulk copies cannot store the results, so the group's threads do
         self.brought = [self._brought(store) for store in self.blocks]
         slots = schedule.groups * self.buffers
         free = barriers("free", slots).barriers(arrivals=1)
@@ -280,7 +279,7 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @classmethod
     def buffers_for(cls, form: Form, schedule: Schedule, slices: int) -> int:
-        """A divisor of the number of slices, so that a slice always has the same buffer."""
+        """Number of buffers of each group: a divisor of the slices, so that a slice always has one buffer."""
         return divisor_at_most(slices, schedule.buffers)
 
     @classmethod
@@ -298,12 +297,12 @@ class OverlappedEpilogue(StagedEpilogue):
             return found
         slots = math.prod(found.buffers[-1].shape[:2])
         pair = tuple(barriers(name, slots) for name in ("free", "written"))
-        # If registers are given away, the role that copies has warps to spare.
+        # If roles exchange registers, the copying role is a whole warpgroup, and has warps to spare.
         return replace(found, barriers=pair, threads=0 if schedule.registers else warps * facts.arch.lanes)
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Separate warps need roles, and whole sums."""
+        """Reasons to refuse a schedule: separate warps need roles, and a block that has the complete sums."""
         schedule, store = facts.schedule, facts.form.stores[0]
         if schedule.roles == "none":
             text = (
@@ -319,7 +318,7 @@ class OverlappedEpilogue(StagedEpilogue):
             yield "epilogue", text, 'epilogue="staged"', store
 
     def _brought(self, store: Store) -> tuple[ArrayPart, StagedArray] | None:
-        """The array whose slices are loaded into the buffers of a store before they are written."""
+        """The array, e.g. a residual, whose slices are loaded into the buffers of a store; or None."""
         rows = self.schedule.mma.tile[0]
         own = self.sides[self.blocks.index(store)]
         for node in above_sums(store.value):
@@ -333,11 +332,11 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @property
     def brings(self) -> bool:
-        """Whether arrays are loaded into buffers before these are written."""
+        """Whether arrays are loaded into the buffers before results are written there."""
         return any(brought is not None for brought in self.brought)
 
     def slot(self, group: Index, j: int) -> Index:
-        """The barriers of the buffer of a slice."""
+        """The index of a slice's buffer among the barriers."""
         return group * self.buffers + j % self.buffers
 
     def use(self, work: Work, j: int) -> Index:
@@ -345,7 +344,7 @@ class OverlappedEpilogue(StagedEpilogue):
         return work.item * (self.count // self.buffers) + j // self.buffers
 
     def part(self, tile: Values, j: int) -> Values:
-        """The values of a slice; arrays that were loaded for it are read from its buffers."""
+        """The values of a slice; arrays that were loaded into its buffers are read there."""
         values = super().part(tile, j)
         if self.handed_over:
             for held, pair in zip(self.panels, self.brought, strict=True):
@@ -358,7 +357,7 @@ class OverlappedEpilogue(StagedEpilogue):
         return values
 
     def store_slice(self, values: Values, j: int) -> None:
-        """Compute one slice into its buffers, and hand them over."""
+        """Compute one slice into its buffers, and signal the storing warp."""
         if not self.handed_over:
             super().store_slice(values, j)
             return
@@ -367,7 +366,7 @@ class OverlappedEpilogue(StagedEpilogue):
         if self.brings:
             wait(self.free[slot], use % 2)
             made = [values.stored(store) for store in self.blocks]
-            tw.warp_barrier()  # the lanes of a warp may write for each other what they read alone
+            tw.warp_barrier()  # lanes may write elements that other lanes of the warp have just read
         else:
             made = [values.stored(store) for store in self.blocks]
             wait(self.free[slot], 1 - use % 2)
@@ -378,38 +377,38 @@ class OverlappedEpilogue(StagedEpilogue):
 
     @property
     def panels(self) -> list[PanelBuffers]:
-        """The buffers."""
+        """The buffers of all results, which bulk copies store."""
         assert all_panels(self.held)
         return self.held
 
     def drain(self) -> None:
-        """Wait for the group's own stores, if it stores itself."""
+        """Wait for the group's stores, if its own threads store."""
         if not self.handed_over:
             super().drain()
 
     def helpers(self) -> list[Helper]:
-        """The warps that store."""
+        """The storing warps."""
         return [Storer(self)] if self.handed_over else []
 
 
 class Storer:
-    """One warp for each group of warps that multiply; it stores their results."""
+    """The storing warps: one for each group of warps that multiply."""
 
     def __init__(self, epilogue: OverlappedEpilogue) -> None:
         self.epilogue = epilogue
         schedule = epilogue.schedule
         self.each = schedule.groups if schedule.roles == "ping-pong" else 1
         self.lag = min(1, epilogue.buffers - 1)
-        """Slices whose stores may go on while the buffer of the slice before them is given back."""
+        """Slices whose stores may still run when the buffer of an earlier slice is released."""
 
     @contextmanager
     def role(self) -> Iterator[Index]:
-        """A warp for each group."""
+        """Record operations of the storing warps; yield the number of the group."""
         with role(warps=1, groups=self.epilogue.schedule.groups) as g:
             yield g
 
     def serve(self, work: Work) -> None:
-        """Store each slice of a tile after it is written, and give its buffer back after it is read."""
+        """Store each slice of a tile after it is written; release its buffer after the store has read it."""
         epilogue = self.epilogue
         place = epilogue.place(work)
         if epilogue.brings:
@@ -424,13 +423,13 @@ class Storer:
             bulk_commit()
             if j >= self.lag:
                 bulk_wait(self.lag)
-                self._give_back(place, j - self.lag)
+                self._release(place, j - self.lag)
         bulk_wait(0)
         for j in range(epilogue.count - self.lag, epilogue.count):
-            self._give_back(place, j)
+            self._release(place, j)
 
-    def _give_back(self, place: TilePlace, j: int) -> None:
-        """Free the buffer of a slice for the group, or load the array of the next slice into it."""
+    def _release(self, place: TilePlace, j: int) -> None:
+        """Release the buffer of a slice to the group, or load the array of a later slice into it."""
         epilogue = self.epilogue
         if not epilogue.brings:
             arrive(epilogue.free[epilogue.slot(place.work.group, j)])
@@ -452,7 +451,7 @@ class Storer:
 
 
 def results_of(facts: ScheduleFacts) -> Iterator[tuple[Store, StagedResult]]:
-    """The results that vary along rows and columns; others are stored from registers."""
+    """The results with rows and columns, which pass through shared memory."""
     for store in facts.form.stores:
         if is_block(facts.form, store):
             along_rows = store_unit(facts, store) == facts.form.m

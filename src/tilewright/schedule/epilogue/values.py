@@ -1,7 +1,7 @@
 """The values of a flow that follow its sums, for the elements of one block of the result.
 
-Every value is a tile over (rows, columns) of the block, distributed as the sums are.  If it does not vary
-along a dimension, its extent there is 1: ``bias[n]`` is loaded once, and takes one register for each column.
+Every value is a tile over (rows, columns) of the block, with the thread layout of the sums.  If it does not
+vary along a dimension, its extent there is 1: ``bias[n]`` takes one register for each column of a thread.
 A `Rearrange` computes nothing, because axes in another order have the same elements.
 """
 
@@ -54,7 +54,7 @@ class TilePlace:
     Args:
         work: the tile that contains it.
         shape: rows and columns.
-        at: its place, in blocks of this shape.
+        at: its row and column index, in blocks of this shape.
     """
 
     work: Work
@@ -68,21 +68,21 @@ class Views:
     Args:
         form: the form of the computation.
         arguments: the kernel's arguments.
-        partition: which parts of the arrays a block sees.
+        partition: the partition of the result, which gives the part of an array that a block accesses.
     """
 
     def __init__(self, form: Form, arguments: Arguments, partition: Partition) -> None:
         self.form, self.arguments, self.partition = form, arguments, partition
 
     def along(self, at: Sequence[Span]) -> list[Span]:
-        """The rows or columns, or both, that index an array, in this order."""
+        """The spans of rows and columns that index an array, in this order."""
         return [span for span in (self.form.m, self.form.n) if span in at]
 
     def block(self, operand: Operand, at: Sequence[Span], place: TilePlace) -> Tensor:
         """The block's elements as (rows, columns), with extent 1 along a dimension that the array lacks."""
         form, places = self.form, self.form.places(place.work)
         whole, wanted = array(self.arguments, operand), self.along(at)
-        if not wanted:  # it varies along batches alone, with one element for each
+        if not wanted:  # only batches index the array: a block has one element
             row = whole[tuple(places[span] for span in at[:-1])] if len(at) > 1 else whole
             last = places[at[-1]]
             assert not isinstance(last, slice), "an index of a batch"
@@ -111,7 +111,7 @@ class Values:
 
     Args:
         views: blocks of the arrays.
-        reductions: reduce whole tiles.
+        reductions: the reductions of whole tiles.
         place: the block.
         spread: the map of its elements to threads.
         sums: the sums of the block; None: slices of the outer block's sums.
@@ -131,7 +131,7 @@ class Values:
         self.spread, self.sums = spread, sums
         self.outer = outer
         self.brought: dict[int, Callable[[], Fragment]] = {}
-        """For parts of arrays that were loaded before: functions that read them, by the `id` of the node."""
+        """Functions that read array parts which are in shared memory already, by the `id` of the node."""
         self._known: dict[int, Any] = {}
 
     def part(self, place: TilePlace, columns: slice) -> Values:
@@ -141,7 +141,7 @@ class Values:
         return Values(self.views, self.reductions, place, spread, None, (self, columns))
 
     def of_parts(self, made: Mapping[int, Fragment]) -> Values:
-        """The values that follow from reductions over all tiles.
+        """The values of the same block, with given results of reductions across tiles.
 
         Args:
             made: the reductions, by the `id` of their nodes.
@@ -151,14 +151,14 @@ class Values:
         return values
 
     def fetch(self, stores: Sequence[Store]) -> None:
-        """Read the arrays from which results are computed, except those that were loaded before."""
+        """Read the arrays that the results need, except those that are in shared memory already."""
         for store in stores:
             for node in above_sums(store.value):
                 if isinstance(node, ArrayPart) and id(node) not in self.brought:
                     self.value(node)
 
     def value(self, node: Node) -> Any:
-        """A value: a number, or a tile with extent 1 along dimensions that it does not vary along."""
+        """The value of a node: a number, or a tile with extent 1 along dimensions without variation."""
         if id(node) not in self._known:
             with made_by(node=node):
                 part = None
@@ -167,7 +167,7 @@ class Values:
                     form = self.views.form
                     is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
                     is_wider = is_wider or (isinstance(node, ArrayPart) and form.n not in node.at)
-                    if is_wider or id(node) in outer._known:  # all slices of the tile share it
+                    if is_wider or id(node) in outer._known:  # take it from the whole tile
                         part = outer.value(node)
                         if isinstance(part, Fragment) and part.shape[1] > 1:
                             part = part[:, columns]
@@ -189,11 +189,11 @@ class Values:
         return repeated(tile, self.map(shape))
 
     def loads(self, stores: Sequence[Store]) -> bool:
-        """Whether results are computed from arrays."""
+        """Whether results need arrays besides the sums."""
         return any(isinstance(node, ArrayPart) for store in stores for node in above_sums(store.value))
 
     def map(self, shape: tuple[int, int]) -> Distribution:
-        """The distribution of a tile of this shape, whose extents may be 1, over the threads."""
+        """The map of a tile to threads; each extent is that of the block, or 1."""
         return self.spread if shape == self.place.shape else self.spread.projected(shape)
 
     def _shape(self, along: Sequence[Span]) -> tuple[int, int]:
@@ -237,7 +237,7 @@ class Values:
         return tw.load(tile, self.map((int(tile.shape[0]), int(tile.shape[1]))), name=f"r{node.operand.name}")
 
     def _position(self, span: Span) -> Any:
-        """The index of each row, or column, in the whole dimension; of a batch the index of its item."""
+        """The index of each row or column of the block in the whole dimension; for a batch, the item's."""
         form, place = self.views.form, self.place
         if span not in (form.m, form.n):
             at = place.work.batch[form.batch.index(span)]
@@ -254,17 +254,17 @@ class Values:
             max((rows for rows, _ in shapes), default=1),
             max((columns for _, columns in shapes), default=1),
         )
-        if shapes and wanted not in shapes:  # rows alone meet columns alone
+        if shapes and wanted not in shapes:  # a column vector meets a row vector: broadcast one of them
             at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
             given[at] = self._wide(given[at], (wanted[0], wanted[1]))
         return elementwise(function, *given, dtype=node.dtype if function in ASKED else None)
 
 
 def repeated(tile: Fragment, spread: Distribution) -> Fragment:
-    """A tile, repeated along the dimensions of a map of elements to threads that it does not vary along."""
+    """A tile, broadcast to the shape of a map of elements to threads."""
     if tile.shape == spread.shape:
         return tile
-    # A choice between a tile and itself repeats it along the dimensions of the coordinates.
+    # A select between a tile and itself broadcasts it to the shape of the coordinates.
     everywhere = coordinates(spread, 0) >= 0
     if spread.shape[1] > 1 == tile.shape[1]:
         everywhere = everywhere & (coordinates(spread, 1) >= 0)

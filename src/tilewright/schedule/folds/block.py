@@ -1,7 +1,7 @@
-"""The work of one block for a loop that carries a state, by threads that copy and multiply.
+"""The work of one block for a loop that carries a state.  All threads both copy and multiply.
 
-A block has some rows of the result.  In each step it loads the tiles of the arrays that belong to the step,
-multiplies them, computes all new values from the old ones, and then assigns them.  It runs the main loop of
+A block computes some rows of the result.  In each step it loads the step's tiles of the arrays, multiplies
+them, computes the new value of every cell from the old ones, and then assigns them.  It runs the main loop of
 `tilewright.schedule.pipeline`.
 """
 
@@ -68,16 +68,16 @@ class FoldBlock:
     """
 
     scratch: Tensor | None = None
-    """Shared memory through which left operands pass between threads; None: they stay where they are."""
+    """Shared memory through which threads exchange left operands; None: each thread has the ones it needs."""
 
     segment = Segment()
     """The block's part of the loop."""
 
     all_steps: Index = 0
-    """The number of steps of all parts."""
+    """The number of steps of all parts together."""
 
     is_storing = True
-    """Whether steps store results, if the loop has any; not while a part's state alone is computed."""
+    """Whether steps store results.  False in the pass that computes only the state of the block's part."""
 
     def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
         self.form, self.schedule, self.arguments = form, schedule, arguments
@@ -87,10 +87,10 @@ class FoldBlock:
                 begin_early()
         self._await_shards()
         self.loop_turns: dict[Span, Index] = {}
-        """The spans of the loop's turns, with their extents, if its steps are numbered."""
+        """The extent of the span of each of the loop's turns; filled by `steps`."""
 
         self.of_turn: dict[Span, tuple[Index, Index]] = {}
-        """The first step of each turn along the loop's span, and the number of its steps, at least 1."""
+        """For the loop's span: the first step of a turn, and the number of steps of a turn, at least 1."""
 
         rows, run, depth = schedule.tile
         self.lengths: dict[Span, int] = {form.m: rows, form.n: run}
@@ -110,19 +110,19 @@ class FoldBlock:
         self.trials = Trials(form)
         is_tried = not form.earlier and schedule.fold != KEPT
         self.hiding = [one for one in found if is_tried and self.trials.leaves_state(one)]
-        """The masks whose hidden steps are skipped."""
+        """The masks that let the loop skip the steps that they hide completely."""
 
         self.exchanges: dict[tuple[tuple[int, ...], DType], Tensor] = {}
         """Shared memory through which threads exchange a tile, by its shape and dtype."""
 
         self.cuts: dict[Span, slice] = {}
-        """The block's group along each span with groups."""
+        """The indices of the block's group along each span with groups."""
 
         self.rest: dict[Span, Index] = {}
-        """Elements of the block's group in its tile and after it, if the rows have groups."""
+        """Rows of the block's group from the block's tile on, if the rows have groups."""
 
         self.bounds: dict[tuple[str, tuple[Span, ...]], Index] = {}
-        """Integers in memory that masks compare, by their place."""
+        """Integers of arrays that masks compare, by the array's name and the spans that index it."""
 
         self.compared = [*bounds_in(found)]
         with made_by("blocks"):
@@ -138,12 +138,12 @@ class FoldBlock:
             self.require_covered(form.n, self.lengths[form.n], "tile", "step")
 
     def require_covered(self, span: Span, most: int, field: str, by: str = "tile") -> None:
-        """Refuse launches with more elements of a span than one tile, or one step, covers.
+        """Refuse launches in which a span is longer than one tile, or one step.
 
         Args:
             span: the span.
-            most: elements that it covers.
-            field: the field of the schedule that has this number.
+            most: elements of the tile or step.
+            field: the field of the schedule that sets this number.
             by: ``"tile"`` or ``"step"``.
         """
         require(
@@ -157,7 +157,7 @@ class FoldBlock:
         return self.lengths.get(span, 1)
 
     def multiply(self, columns: int) -> TiledMma:
-        """The multiplication of tiles with these columns; warps of a loop have whole rows each."""
+        """The multiplication that gives a tile with this number of columns.  Each warp has whole rows."""
         atom, (down, across) = self.schedule.atom, self.schedule.warps
         rows, wide, _ = atom.shape
         return TiledMma(
@@ -165,7 +165,7 @@ class FoldBlock:
         )
 
     def _await_shards(self) -> None:
-        """Wait for all shards of operands that arrive: a tile may read any of them."""
+        """Wait until all shards of all operands have arrived: a tile may read any shard."""
         for one in self.form.flow.arrivals:
             counters = self.arguments[one.counters.name]
             value = integer_in(self.form.flow, self.arguments, one.value)
@@ -228,7 +228,7 @@ class FoldBlock:
         return RowGroups.of(m.groups, self.arguments, 0, self.place.integer(m.extent), self.lengths[m])
 
     def find(self, groups: RowGroups, at: dict[Span, Index]) -> None:
-        """Replace the number of a tile along the rows by its group, and its place in it."""
+        """Replace the number of the row tile by the tile's group and its number in the group."""
         m = self.form.m
         assert m.groups is not None, "the rows have groups"
         found = groups.find(at[m])
@@ -237,7 +237,7 @@ class FoldBlock:
         self.rest[m] = found.count
 
     def read_bounds(self) -> None:
-        """Read the bounds of the block's group along the loop, and the integers that masks compare."""
+        """Read the bounds of the block's group along the loop's span, and the integers that masks compare."""
         n, arguments = self.form.n, self.arguments
         if n.groups is not None:
             extent, at = self.place.integer(n.extent), self.at[n.groups.index]
@@ -247,7 +247,7 @@ class FoldBlock:
             self.bounds[part.operand.name, part.at] = let(minimum(maximum(held, -MOST), MOST))
 
     def _parts(self) -> Index:
-        """The number of parts of the loop, each for a block; a part has steps."""
+        """The number of parts of the loop.  One block computes each part, which has at least one step."""
         schedule = self.schedule
         if not schedule.is_split:
             return 1
@@ -271,13 +271,13 @@ class FoldBlock:
         return self.tiled[self.form.e]
 
     def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
-        """Add a product along the loop's span to sums: the left operand is computed in registers."""
+        """Add a product along the loop's span to ``total``; its left operand is computed in registers."""
         left = self.left(node, values)
         with made_by("atom", node):
             tw.mma(left, self.held[id(node.b)].multiplied(step), total, self.mixing)
 
     def left(self, node: Sum, values: TileValues) -> Fragment:
-        """The left operand of a product along the loop's span, in the registers of the instruction."""
+        """The left operand of a product along the loop's span, in the instruction's register layout."""
         if id(node.a) not in values.operands:
             with made_by("atom", node):
                 made = values.hidden(node.a, 0)
@@ -287,7 +287,7 @@ class FoldBlock:
         return values.operands[id(node.a)]
 
     def score(self, known: dict[int, Any], step: Index, scores: Sequence[Sum]) -> None:
-        """Compute the products inside of a step."""
+        """Compute the scores of a step, and add them to ``known``."""
         for span in self.form.depths:
             some = [one for one in scores if one.span == span]
             if not some:
@@ -378,10 +378,10 @@ class FoldBlock:
         self.store(cells, self.segment.part == self.parts - 1)
 
     def reduction(self, tiles: Index, cells: Sequence[tuple[Distribution, DType]]) -> MergedStates:
-        """How the cells of the parts of a loop come together.
+        """Return the reduction that merges the cells of the loop's parts.
 
         Args:
-            tiles: tiles of all rows.
+            tiles: number of tiles of the result.
             cells: the map of each cell to threads, and its dtype.
         """
         form, schedule = self.form, self.schedule
@@ -399,7 +399,7 @@ class FoldBlock:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of shared memory of the operands, which parts take after the loop."""
+        """Bytes of the operands' shared memory, which the merge of the parts uses after the loop."""
         if self.schedule.by_bulk or not self.schedule.copies_in_background:
             return 0
         tensors = [one.held for one in {id(held): held for held in self.held.values()}.values()]
@@ -425,7 +425,7 @@ class FoldBlock:
         return [one for one in form.scores if one in sums], [one for one in form.mixtures if one in sums]
 
     def combine(self, fold: Fold, cells: Sequence[Fragment], at: Index) -> TileValues:
-        """Compute all new values of the cells from the old ones, then assign them; return those of the step.
+        """Compute the new values of all cells from the old ones, then assign them; return the step's values.
 
         Args:
             fold: the loop.
@@ -472,7 +472,7 @@ class FoldBlock:
         return self.exchanges[key]
 
     def only_step(self, cells: Sequence[Fragment]) -> TileValues:
-        """Compute the only step of the block; return its values."""
+        """Compute the block's only step, without a loop; return its values."""
         fold, (at, _) = self.form.fold, self.steps()
         scores, _ = self.products_of(fold)
         with made_by("staging"):
@@ -486,19 +486,19 @@ class FoldBlock:
             return self.combine(fold, cells, at)
 
     def moving(self, scores: Sequence[Sum]) -> list[HeldOperand]:
-        """The operands of products inside of a step that each step loads."""
+        """The operands of scores that every step loads."""
         if not self.schedule.resident:
             return []
         operands = [self.held[id(one)] for node in scores for one in (node.a, node.b)]
         return [one for one in operands if one.moves]
 
     def after(self, fold: Fold, cells: Sequence[Fragment], values: Sequence[Node]) -> TileValues:
-        """Return the results of all loops so far, and the values of whole rows that follow from them.
+        """Return the results of all loops so far, and values that depend on them but not on a step.
 
         Args:
             fold: the loop.
             cells: its cells after the last step.
-            values: the values that are computed later.
+            values: the values to compute later; they determine which values are computed here.
         """
         form, before = self.form, self.done.known
         first = sum(len(one.cells) for one in form.folds[: form.folds.index(fold)])
@@ -521,7 +521,10 @@ class FoldBlock:
         ]
 
     def store(self, cells: Sequence[Fragment], is_last: Condition | bool | None = None) -> None:
-        """Compute the values after the loop, and store the results; those of rows alone in the last part."""
+        """Compute the values after the loop, and store the results; if ``is_last`` is false, only some.
+
+        A part that is not the last one stores only results along the loop's span.
+        """
         form, others = self.form, (*self.form.passing, *self.form.kept.values())
         done = self.after(form.fold, cells, [store.value for store in form.passing])
         stores = [one for one in form.flow.stores if one not in others]
@@ -556,7 +559,7 @@ class FoldBlock:
                 tw.warp_barrier()
 
     def pass_again(self, done: TileValues) -> None:
-        """Compute the values of each step again, from ``done``, the values after the loop, and store them."""
+        """Compute each step again from ``done``, the values after the loop, and store the step's results."""
         form = self.form
         reached = {id(one) for store in form.passing for one in walk(store.value, set(done.known))}
         scores = [one for one in form.scores if id(one) in reached]
@@ -578,7 +581,7 @@ class FoldBlock:
         main_loop(self.verbs(self.moving(scores), lambda at: StepPlace(self, at + begin), does), steps)
 
     def empty_rings(self) -> None:
-        """Wait until no thread reads a tile of the last steps, which the next pass replaces."""
+        """Wait until no thread reads the tiles of the last steps: the next pass overwrites them."""
         if self.schedule.copies_in_background:
             with made_by("stages"):
                 tw.barrier()
@@ -625,7 +628,7 @@ class FoldBlock:
         return let(begin + part * each + minimum(part, more)), own
 
     def added(self, new: Node) -> tuple[Node, Sum | None]:
-        """The rest and the product of ``rest + product``, if the product can be added to the cell itself."""
+        """Split ``rest + product`` if the product is along the loop's span: the MMA adds it to the cell."""
         match new:
             case Map(function="add", given=(rest, Sum(span=span) as product)) if span == self.form.n:
                 return rest, product
@@ -634,7 +637,7 @@ class FoldBlock:
         return new, None
 
     def store_one(self, store: Store, values: TileValues) -> None:
-        """Store a result from registers; results of rows alone in the first tile of columns."""
+        """Store a result from registers; only the first column tile stores a result without columns."""
         form = self.form
         spans = [span for span in store.at if span.kind != BATCH]
         axes = tuple(span for span in (form.m, *form.columns, form.n) if span in spans)

@@ -1,4 +1,4 @@
-"""Schedules of loops that carry a state: the proposals of the rules, and the choice among them."""
+"""Rules that propose schedules of loops that carry a state, and the choice among their proposals."""
 
 from __future__ import annotations
 
@@ -28,63 +28,63 @@ from tilewright.targets.cpu.arch import LEAST_SUMS, micro_tile
 from tilewright.targets.target import CUDA, owner
 
 MOST_RESIDENT = 256
-"""Depth of the products of a step up to which the operand that stays the same is kept in shared memory."""
+"""Greatest depth of a step's products at which shared memory holds a whole operand for all steps."""
 
 DEPTH = 64
-"""Depth of a tile of longer sums inside of a step."""
+"""Depth of a tile of a step's products if they are deeper than `MOST_RESIDENT`."""
 
 MOST_WIDTH = 256
-"""Columns of the result in one tile; more columns are computed by several blocks, each with its own loop."""
+"""Most columns of the result in one tile.  Several blocks, each with its own loop, compute more columns."""
 
 MOST_COVERED = 1024
-"""Columns of the result in one tile if they are reduced."""
+"""Most columns of the result in one tile if a reduction runs over them."""
 
 MORE_SCORES = 64
-"""Columns of results that take as many registers as one more tile of scores, with the numbers of its rows."""
+"""Register cost of each further tile of scores with its row values, in columns of the result."""
 
 STAGES = (3, 2)
 """Stages of a ring, the best first."""
 
 SCHEDULERS = 4
-"""Warps that a multiprocessor issues from at once, so that it runs four blocks of one warp."""
+"""Warp schedulers of a multiprocessor; it runs four blocks of one warp at once."""
 
 LOADING_WARPS = 32
-"""Warps of a multiprocessor that have enough loads under way if they do nothing else."""
+"""Warps of a multiprocessor that keep enough loads in flight if they only load."""
 
 EXCHANGING_WARPS = 8
-"""Warps of a multiprocessor that load for a loop whose steps store: each block reads the states of all parts
-before its own, and eight blocks of one warp fit with any number of registers."""
+"""Warps of a multiprocessor for a loop whose steps store: each block reads the states of all parts before its
+own, and eight blocks of one warp fit with any number of registers."""
 
 FEW_ROWS, LONG_STEP = 8, 256
-"""Rows up to which processors read the keys of scores in place, as dot products along K; and elements of the
-loop in one step then: a step does much work, and its operands fit the second-level cache."""
+"""Most rows for which CPUs read the keys of scores in place, as dot products along K; and the elements of one
+step of this loop, whose operands fit the L2 cache."""
 
 TALL_ROWS, TILE_START = (48, 64, 96, 128, 144), 8
-"""Rows of a tile on processors; and the time that a tile takes besides them, in rows: operands are packed.
+"""Rows of a tile on CPUs; and the fixed cost of a tile, which packs operands, in units of the time of a row.
 
 Measured on a Zen 5, like the next ones, with 1024 rows and keys of f32, depth 64: tiles of 48 rows take 1.08
 times as long as those of 96."""
 
 LONG_STEPS, STEP_START = (32, 64, 128, 256), 9
-"""Elements of the loop in one step on processors; and the time that a step takes besides its elements, in
-elements: results are rescaled, and vectors added up.  Steps of 256, 128, 64: 7.05, 7.29, 7.78 ms."""
+"""Elements of the loop in one step on CPUs; and the fixed cost of a step, which rescales results and adds up
+vectors, in units of the time of an element.  Steps of 256, 128, 64: 7.05, 7.29, 7.78 ms."""
 
 LOADED_BYTES, ACROSS, MOST_SUMS = 16, 16, 64
-"""Loops without products on GPUs: bytes that a lane loads at once, lanes along columns, sums of a lane."""
+"""Loops without products on GPUs: bytes of one load of a lane, lanes along columns, most sums of a lane."""
 
 WINDOW_REGISTERS, MOST_STEPS = 176, 96
-"""Registers of a thread for sums and elements of windows, and steps of its rows that it computes together."""
+"""Most registers of a thread for sums and window elements, and most pairs of a row and a turn at once."""
 
 AMPERE_REGISTERS = 148
-"""Registers of a thread for sums and all elements that it loads for the turns of a step, at most, for sm_80
-to sm_89: there NVRTC 13.0 gives its warps 168, also for addresses, and spills more.  For sm_90a it gives
-more."""
+"""Most registers of a thread on sm_80 to sm_89 for its sums and the elements that it loads for the turns of a
+step.  There NVRTC 13.0 gives a thread 168 registers, also for addresses, and spills the rest.  For sm_90a it
+gives more."""
 
 WIDE_SUMS = 16
-"""Loops without products on processors: neighbouring sums."""
+"""Neighbouring sums of loops without products on CPUs."""
 
 SCAN_SUMS = 160
-"""Registers of a thread for the state, the scores and the results of a step, at most, if each step stores."""
+"""Most registers of a thread for the state, the scores and the results of a step, if each step stores."""
 
 
 def proposals(
@@ -101,7 +101,7 @@ def proposals(
         specs: the classes of the arrays, by name.
         shapes: extents of the arrays.
         arch: the machine.
-        processors: its processors; 0: unknown, and no loop is split.
+        processors: number of its multiprocessors or CPU cores; 0: unknown, and no loop is split.
     """
     if form.is_elementwise:
         yield from elementwise.proposals(form, specs, shapes, arch, processors)
@@ -110,7 +110,7 @@ def proposals(
     if form.alias is not None:
         yield from _scans(form, extents, arch, processors)
         return
-    # Few rows are limited by what the loop reads, of which more blocks read more at the same time.
+    # Reads limit loops over few rows, and more blocks keep more reads in flight.
     faster = group_choice.SPEEDUP if extents[form.m] > ROWS_OF_A_WARP else 1
     for bulk in group_choice.proposals(form, extents, arch, processors):
         if bulk.is_split or next(in_parts(bulk, form, extents, arch, processors // faster), None) is None:
@@ -165,15 +165,15 @@ def proposals(
 def _scans(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
     """The schedules of a loop whose steps store results: the longest steps that fit.
 
-    Blocks that share a sequence compute its scores each.  A step has products of the depth of the scores with
-    its own elements, and three with the columns of the block.  The columns that take the fewest of them, in
-    as many rounds as the blocks have on the machine, come first.
+    Each block of a sequence computes the same scores again.  The cost of a step is proportional to
+    ``run + 3 * width``: one product with ``run`` columns, three with the ``width`` columns of the block.  The
+    width with the least cost, times the rounds of blocks on the machine, comes first.
 
     Args:
         form: the form.
         extents: extents of all spans.
         arch: the machine.
-        processors: its processors; 0: unknown.
+        processors: number of its multiprocessors or CPU cores; 0: unknown.
     """
     across = max(extents[span] for span in form.columns)
     sequences = prod(extents[span] for span in form.batch)
@@ -209,15 +209,15 @@ def _scans(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: 
 
 
 def varies_along_loop(form: FoldForm) -> bool:
-    """Whether a value inside the loop varies along its span, so that a step has several elements of it."""
+    """Whether a value of a step varies along the loop's span, so that a step has several elements of it."""
     return any(form.n in node.axes for node in form.inside())
 
 
 def _by_taps(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedule:
-    """The schedule of a loop without products, each step of which has one element of each sum.
+    """The schedule of a loop without products whose steps each add one term to each sum.
 
-    Such a loop is limited by loads.  A thread loads the widest vector along columns, and has several rows, so
-    that what varies along columns alone is loaded once for all of them.  The last tiles are full if possible.
+    Loads limit the loop.  A thread loads the widest vector along columns.  It has several rows, so it loads
+    values that vary only along columns once for all of them.  The last tiles are full if possible.
 
     Args:
         form: the form.
@@ -242,7 +242,7 @@ def _by_taps(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedul
 
 
 def _taps_at_once(form: FoldForm, extents: Mapping[Span, int], arch: Arch, each: int, wide: int) -> int:
-    """Turns of the innermost loop that a thread computes together: those with the fewest loads.
+    """The number of turns of the innermost loop that a thread computes together, for the fewest loads.
 
     Args:
         form: the form.
@@ -258,13 +258,13 @@ def _taps_at_once(form: FoldForm, extents: Mapping[Span, int], arch: Arch, each:
     parts = [node for node in form.inside() if isinstance(node, ArrayPart)]
 
     def elements(node: ArrayPart, taps: int) -> int:
-        """Elements of a part that the turns of a step have, for one column."""
+        """Elements of an array part that a thread needs for ``taps`` turns, in one column."""
         if (steps := form.windows.get(id(node))) is not None:
             return len({row * steps[0] + tap * steps[1] for row in range(each) for tap in range(taps)})
         return (each if form.m in node.at else 1) * (taps if turn in node.at else 1)
 
     def held(taps: int) -> int:
-        """Elements of all windows of a column."""
+        """Elements of all windows that a thread needs for ``taps`` turns, in one column."""
         return sum(elements(node, taps) for node in parts if id(node) in form.windows)
 
     def loads(taps: int) -> int:
@@ -287,12 +287,12 @@ def _taps_at_once(form: FoldForm, extents: Mapping[Span, int], arch: Arch, each:
 
 
 def rows_of_thread(schedule: Schedule) -> int:
-    """Neighbouring rows of one thread in a loop without products."""
+    """Number of neighbouring rows of one thread in a loop without products."""
     return prod(mode.extent for mode in schedule.atom.c.values if mode.dim == 0)
 
 
 def shares_windows(schedule: Schedule, form: FoldForm) -> bool:
-    """Whether threads load an element of a window once for several turns, the depth of the tile."""
+    """Whether threads load a window's element once for several turns, as many as the depth of the tile."""
     (rows, _, taps), atom = schedule.tile, schedule.atom
     has_turns = taps > 1 and bool(form.windows) and not schedule.is_split and not schedule.by_bulk
     has_rows = (
@@ -310,7 +310,7 @@ def _padded(extent: int, unit: int) -> int:
 def _few_rows(
     form: FoldForm, extents: Mapping[Span, int], arch: Arch, deep: int, columns: int
 ) -> Schedule | None:
-    """The schedule of few rows on processors, without rows that only fill a tile; None if it does not suit.
+    """The schedule for few rows on CPUs, with few padding rows; None if the flow or the machine rules it out.
 
     Args:
         form: the form.
@@ -335,7 +335,7 @@ def _few_rows(
 def in_parts(
     schedule: Schedule, form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int
 ) -> Iterator[Schedule]:
-    """The schedule with its loop split, if it has fewer tiles than the machine has processors.
+    """Yield the schedule with its loop split, if it has too few tiles to occupy the machine.
 
     The number of parts follows from the extents of each launch, so that one kernel serves growing arrays.
     """
@@ -369,7 +369,7 @@ def _at_once(schedule: Schedule, form: FoldForm, arch: Arch, processors: int) ->
 def _kept(
     schedule: Schedule, form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int
 ) -> Iterator[Schedule]:
-    """The schedule whose blocks keep the values of their only step, if all blocks run at the same time."""
+    """Yield the schedule whose blocks keep the values of their only step, if all blocks run at once."""
     if against_kept(form):
         return
     steps = -(-extents[form.n] // schedule.tile[1])
@@ -382,7 +382,7 @@ def _kept(
 
 
 def _sizes(form: FoldForm, columns: int, rows: int) -> Iterator[tuple[int, int, int]]:
-    """Rows, elements of a step, and warps, the best first.
+    """Rows of a tile, elements of a step, and number of warps, the best first.
 
     Args:
         form: the form.
@@ -402,10 +402,10 @@ def _sizes(form: FoldForm, columns: int, rows: int) -> Iterator[tuple[int, int, 
 
 
 def _on_processors(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Iterator[tuple[int, int, int]]:
-    """Rows and elements of a step for processors: the rows, and then the steps, that take the least time.
+    """Rows of a tile, elements of a step, and one warp, for CPUs; the fastest rows, the fastest step first.
 
-    Rows are those whose micro-tiles have enough sums.  Behind a mask a row sees half of the loop on average,
-    and half a step that is hidden.
+    Only rows whose micro-tiles have enough sums count.  With a mask, a row needs half of the loop on average,
+    and computes half a hidden step.
     """
     down, along = max(extents[form.m], 1), max(extents[form.n], 1)
     is_masked = bool(masks_of(form))
@@ -437,7 +437,7 @@ def choose(
 
 
 def _known(arch: Arch) -> int:
-    """Processors of the best known product of an architecture; 0 if none is known."""
+    """Multiprocessors of an architecture's first known board; 0 if none is known."""
     return 0 if arch.rates is None else arch.rates.boards[0].multiprocessors
 
 
@@ -501,13 +501,13 @@ def _near(schedule: Schedule, form: FoldForm) -> Iterator[tuple[str, Schedule]]:
 
 
 STEP_COST, FUNCTION_COST, SYNCHRONOUS, LOADED = 400.0, 4.0, 0.6, 32.0
-"""Constants of `estimate`, which ranks candidates for measurements and decides no choice: clocks of a step
-besides its work; multiply-adds that a function of an element takes as long as; the rate of instructions that
-wait for their sums, relative to `wgmma`; and bytes that a processor loads in a clock."""
+"""Constants of `estimate`, which only ranks candidates for measurements: fixed cost of a step, in clocks; the
+cost of a function of one element, in multiply-adds; the rate of synchronous MMA instructions relative to
+`wgmma`; and the bytes that a multiprocessor loads per clock."""
 
 
 def parts_in(schedule: Schedule, question: LoopQuestion) -> int:
-    """Number of parts of a loop, also if the schedule says ``"auto"``."""
+    """Number of parts of a loop; for ``split_k="auto"``, the number that a launch computes."""
     form, extents = question.form, question.of_spans
     if isinstance(schedule.split_k, int):
         return schedule.split_k
@@ -523,7 +523,7 @@ def parts_in(schedule: Schedule, question: LoopQuestion) -> int:
 
 
 def estimate(schedule: Schedule, question: LoopQuestion) -> float:
-    """Time of a schedule of a loop, in clocks of one processor: work of whole tiles, by rounds of blocks.
+    """Estimated time of a schedule of a loop, in clocks: rounds of blocks times the clocks of a whole tile.
 
     Args:
         schedule: the schedule.

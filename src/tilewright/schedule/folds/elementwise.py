@@ -1,8 +1,8 @@
 """Elementwise flows: an element of a result depends on the elements of arrays with the same indices.
 
-A block has a tile of the results.  Its threads load each array once, by vectors along the columns of the
-tile, compute, and store.  The instruction of the schedule multiplies nothing: it only gives the map of
-elements to lanes, the map of its sums.
+A block computes a tile of the results.  Its threads load each array once, by vectors along the columns of the
+tile, compute, and store.  The schedule's MMA atom multiplies nothing: its accumulator layout only says which
+lane has which elements.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from tilewright.targets.atoms import fma
 from tilewright.threads.distribution import Distribution, blocked
 
 FIELDS = ("atom", "tile", "warps", "swap_ab")
-"""Fields that these flows have; the others keep their default."""
+"""Fields of `Schedule` that apply to elementwise flows; the others keep their default."""
 
 VECTOR_BYTES, BANK_BYTES = 16, 4
 """Bytes of the widest access of a thread, and of a bank of shared memory."""
 
 WARPS, VECTORS, ELEMENTS = 4, 16, 32
-"""Warps of a block, and accesses and elements of a thread, at most: they hide latency, as more blocks do."""
+"""Most warps of a block, and most accesses and elements of a thread.  More of them hide more latency."""
 
 BLOCKS = 4
-"""Blocks for each processor from which on a thread has several accesses."""
+"""Blocks per multiprocessor; a thread gets several accesses only if at least this many blocks remain."""
 
 SIDE = 64
 """Columns of a tile if some matrices are contiguous along its rows, and others along its columns."""
 
 CPU_ELEMENTS, CPU_COLUMNS = 4096, 1024
-"""Elements and columns of the tile of a processor; elements of a row that it reduces at once, too."""
+"""Elements of a CPU's tile, also of a row that it reduces at once; and columns of its tile."""
 
 CPU_VECTOR = 16
-"""Neighbouring columns that a processor computes together."""
+"""Neighbouring columns that a CPU computes together."""
 
 
 KEPT_BYTES = 256
-"""Bytes of a lane in whole rows that are stored, and so kept in registers."""
+"""Most bytes of a lane's part of a row that stays in registers until the row is stored."""
 
 LANES_OF_COLUMNS = 8
-"""Lanes along rows if arrays are contiguous along these: with 16 bytes of each, a line of 128 bytes."""
+"""Lanes along rows if arrays are contiguous along rows: with 16 bytes each they load a line of 128 bytes."""
 
 
 # ---------------------------------------------------------------- legality
@@ -102,10 +102,10 @@ class ArrayAccess:
     """An access of a flow to an array.
 
     Args:
-        at: the spans of its place.
+        at: the span that indexes each dimension of the array.
         unit: the span along which the array is contiguous, or None.
         full: elements of the widest access of a thread.
-        aligned: elements of the widest access for which the array is aligned.
+        aligned: elements of the widest access that the array's alignment allows.
     """
 
     at: tuple[Span, ...]
@@ -115,7 +115,7 @@ class ArrayAccess:
 
 
 def accesses(form: FoldForm, specs: Mapping[str, TensorSpec]) -> list[ArrayAccess]:
-    """The accesses of a flow, each place once.
+    """The accesses of a flow: each pair of an array and its spans once.
 
     Args:
         form: the form.
@@ -147,9 +147,9 @@ def proposals(
 ) -> Iterator[Schedule]:
     """The schedule of an elementwise flow.
 
-    Columns are the dimension along which more matrices are contiguous.  A lane has as many neighbours as fill
-    the widest access to the array with the narrowest elements, if all arrays are aligned.  If matrices are
-    contiguous along rows, too, tiles have both sides long enough for whole lines of memory.
+    The columns are the dimension along which more matrices are contiguous.  If all arrays are aligned, a lane
+    has enough neighbouring elements for the widest access to the array with the narrowest elements.  If some
+    matrices are contiguous along rows, both sides of a tile are long enough for whole lines of memory.
 
     Args:
         form: the form.
@@ -182,18 +182,18 @@ def proposals(
     if crossed:
         across = min(across, max(SIDE // wide, 1))
     down = arch.lanes // across
-    # Warps lie along the columns of few rows.
     least = -(-columns // (across * wide))
-    beside = min(_power(least), WARPS) if rows <= down else 1
-    below = min(_power(-(-rows // down)), WARPS // beside)
-    unit = down * below, across * wide * beside
+    warps_across = min(_power(least), WARPS) if rows <= down else 1
+    warps_down = min(_power(-(-rows // down)), WARPS // warps_across)
+    unit = down * warps_down, across * wide * warps_across
     blocks = prod(extents[span] for span in form.batch) * -(-rows // unit[0]) * -(-columns // unit[1])
     most = min(VECTORS, max(ELEMENTS // wide, 1))
     each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), most)
     each = most if crossed else each
     high = min(each, _power(-(-rows // unit[0])))
     tile = unit[0] * high, unit[1] * (each // high), 1
-    yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, (below, beside), swap_ab=swap)
+    warps = warps_down, warps_across
+    yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, warps, swap_ab=swap)
 
 
 def reducing(
@@ -203,12 +203,12 @@ def reducing(
     arch: Arch,
     processors: int = 0,
 ) -> Iterator[Schedule]:
-    """The schedules of a loop without products, which is limited by loads.
+    """The schedule of a loop without products.  Loads limit its speed.
 
-    If arrays are contiguous along the loop, a warp loads a row, and each lane neighbours of it.  If they are
-    contiguous along the rows, as for sums of columns, lanes load neighbouring rows, and a few of them share
-    the elements of the loop, because reductions pass between them in each step.  A step has few registers of
-    a lane, but the whole row if it is stored, as a softmax is.
+    If arrays are contiguous along the loop, a warp loads a row, and each lane neighbouring elements of it.
+    If they are contiguous along the rows, as for sums of columns, lanes load neighbouring rows.  Few lanes
+    then share the elements of a step, because each step reduces across them.  A step needs few registers of a
+    lane, unless it keeps the whole row to store it, as a softmax does.
 
     Args:
         form: the form.
@@ -271,7 +271,8 @@ class ElementwiseBlock(FoldBlock):
     def run(self) -> None:
         """Write the kernel.
 
-        Rows that are aligned, and whose ends are not, have whole tiles, with wide accesses, and a last tile.
+        If the rows are aligned, but their length is no multiple of the widest access, the block tests whether
+        its tile is the last of the row.  All other tiles use wide accesses.
         """
         cut = self._whole_tiles()
         if not cut:
@@ -286,7 +287,7 @@ class ElementwiseBlock(FoldBlock):
             self._store_all(self.place)
 
     def _whole_tiles(self) -> dict[str, Tensor]:
-        """The arrays without the columns of the last tile, if their accesses are wider than with them."""
+        """Views of the arrays without their last column tile; empty if this makes no access wider."""
         form, wide = self.form, self.schedule.atom.c.values[0].extent
         if len(form.columns) != 1 or self.schedule.atom.lanes == 1:
             return {}
@@ -320,7 +321,7 @@ class ElementwiseBlock(FoldBlock):
         super().put(made, target, store)
 
     def along_rows(self, tile: Tensor) -> Distribution | None:
-        """The map of a tile to threads that access neighbours along its rows; None for other tiles.
+        """The map to threads for a tile that is contiguous along its rows; None for other tiles.
 
         Args:
             tile: a tile of an array.
@@ -335,7 +336,7 @@ class ElementwiseBlock(FoldBlock):
         return blocked((rows, columns), (down, across), vector_dim=0)
 
     def scratch_of(self, dtype: DType) -> Tensor:
-        """Shared memory of a tile, whose rows begin in different banks."""
+        """Shared memory for a tile, padded so that its rows begin in different banks."""
         rows, columns = self.schedule.tile[:2]
         strides = (columns + max(BANK_BYTES // dtype.bytes, 1), 1)
         return tw.shared((rows, columns), dtype, layout=Layout((rows, columns), strides), name="turned")
@@ -367,7 +368,7 @@ class ViewPlace(StepPlace):
 
     Args:
         block: the block.
-        views: the views, by the name of the array; other arrays are accessed themselves.
+        views: the views, by the name of the array; arrays without a view are accessed directly.
     """
 
     def __init__(self, block: FoldBlock, views: Mapping[str, Tensor]) -> None:

@@ -1,9 +1,9 @@
 """Expansion of flows whose loop carries a state to explicit kernels.
 
-The file also has loops of two special kinds.  If steps store results, a step has a tile of scores whose rows
-and columns are the elements of the step.  The state lies in registers; a product with the state as its right
-operand reads a copy of it in shared memory.  If windows slide along the rows of a loop, a thread loads an
-element once for several steps.
+The file also has the blocks of two special loops.  `ScanBlock` is for loops whose steps store results: a step
+has a tile of scores whose rows and columns are both the elements of the step.  The state lies in registers; a
+product with the state as its right operand reads a copy of it in shared memory.  `TapBlock` is for windows
+that slide along the rows: a thread loads an element once for several rows and turns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tilewright.threads.distribution import Distribution
 
 
 class ScanPlace(StepPlace):
-    """The tile of a block at a step whose results are stored."""
+    """The tile of a block at a step that stores results."""
 
     block: ScanBlock
 
@@ -106,10 +106,10 @@ class ScanBlock(FoldBlock):
     # ------------------------------------------------------------ products
 
     def score(self, known: dict[int, Any], step: Index, scores: Any) -> None:
-        """Nothing: products are computed when their first value is needed."""
+        """Do nothing: `ScanPlace.product` computes a product when its value is first needed."""
 
     def left(self, node: Sum, values: TileValues) -> Any:
-        """The left operand of a product, as (rows, k); one that is computed may stay in registers."""
+        """The left operand of a product, as (rows, k): a shared tile, or registers if it is computed."""
         if not is_computed(node.a):
             return self.held_tile(node.a, node.span, values.place)
         if id(node.a) in self.copies:
@@ -128,10 +128,10 @@ class ScanBlock(FoldBlock):
         return self.held_tile(node.b, node.span, values.place)
 
     def copied(self, node: Node, along: Span, values: TileValues) -> Tensor:
-        """A computed operand, which is copied to shared memory at its first use in a step.
+        """The shared-memory copy of a computed operand, made at its first use in a step.
 
-        It is 0 beyond the end of the sum.  All threads have read that of the last step: they meet between two
-        steps.
+        It is 0 beyond the end of the sum.  It overwrites the copy of the last step, which all threads have
+        read: a barrier separates steps.
         """
         held = self.copies[id(node)]
         if id(node) not in values.operands:
@@ -147,7 +147,7 @@ class ScanBlock(FoldBlock):
         return held
 
     def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
-        """Add a product to sums."""
+        """Add a product to ``total``."""
         with made_by("atom", node):
             left, right = self.left(node, values), self.right(node, values)
             tw.mma(left, right, total, self.multiply_of(*node.axes))
@@ -194,12 +194,14 @@ class ScanBlock(FoldBlock):
 
 
 class TapPlace(StepPlace):
-    """The tile of a block with every ``apart``-th row, at the turns of a step.
+    """The tile of one of a thread's ``block.each`` rows, at one turn of each loop.
+
+    The tile has every ``block.each``-th row of the block's rows.
 
     Args:
         block: the block.
-        first: the first row.
-        turns: the index of each turn of the loop.
+        first: the first row of the tile.
+        turns: the index along the span of each turn.
     """
 
     block: TapBlock
@@ -214,7 +216,7 @@ class TapPlace(StepPlace):
         return (self.block.each, self.first) if span == self.block.form.m else (1, 0)
 
     def mask(self, node: Map) -> None:
-        """No choice changes its value in place: rows and turns share values."""
+        """Return None: rows and turns share values, so no choice may change its value in place."""
 
 
 class TapValues(TileValues):
@@ -224,7 +226,7 @@ class TapValues(TileValues):
         place: the tile of the row.
         known: values that exist already, by the `id` of their nodes.
         tap: index of the turn among the turns that are computed together.
-        shared: the values of all rows and of these turns, by what they depend on.
+        shared: the shared values of these turns, by the `id` of the node and its `key`.
     """
 
     def __init__(
@@ -243,7 +245,7 @@ class TapValues(TileValues):
         return super().value(node)
 
     def key(self, node: Node) -> Any:
-        """Return what a value depends on: an element of a window, the row, or the turn; None: the state."""
+        """Return a key that rows and turns with equal values share; None if the value needs the state."""
         rows, last = self.form.m, self.form.fold.turns[-1]
         match node:
             case ArrayPart() if id(node) in self.form.windows:

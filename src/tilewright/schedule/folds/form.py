@@ -52,7 +52,7 @@ NO_LOOP = Fold(Span("none", 1, STEPS), (), ())
 """The loop of a flow without one: it carries nothing."""
 
 UNKNOWN = 4096
-"""Extent assumed for the spans of arrays whose shapes are not known."""
+"""Extent to assume for a span if the shapes of its arrays are not known."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class FoldForm:
         fold: the loop.
         batch: the leading spans.
         m: the span of the rows of the results.
-        columns: the spans of their columns; none if results have rows alone.
+        columns: the spans of the columns of the results; empty if no result has columns.
         scores: products of a step that are summed along a span of their own.
         mixtures: products of a step that are summed along the loop's span.
-        results: the cell of each value that is known after the loop, by the `id` of its node; the cells of
-            earlier loops come first.
-        earlier: loops along the same span that come before, and whose results the loop reads.
+        results: the number of the cell of each value that a loop leaves, by the `id` of the value's node; the
+            cells of earlier loops come first.
+        earlier: earlier loops along the same span, whose results the loop reads.
 
     An elementwise flow has the loop `NO_LOOP`.  Its only span, if it has one, is that of columns.
     """
@@ -106,7 +106,7 @@ class FoldForm:
 
     @cached_property
     def repeats(self) -> tuple[Fold, ...]:
-        """The loops that a step repeats."""
+        """The loops inside of a step."""
         found = {id(node.fold): node.fold for node in self.inside() if isinstance(node, Folded)}
         return tuple(fold for fold in found.values() if fold not in self.folds)
 
@@ -117,7 +117,7 @@ class FoldForm:
 
     @cached_property
     def alias(self) -> Span | None:
-        """The rows of a step, if each step stores results along a second name of its elements."""
+        """The alias of the loop's span along which each step stores results, or None."""
         axes = (axis for one in self.fold.results for axis in one.axes)
         return next((axis for axis in axes if axis is not None and axis.of == self.n), None)
 
@@ -133,7 +133,7 @@ class FoldForm:
 
     @property
     def e(self) -> Span | None:
-        """The span of the columns of the only result; of several results, those of the first."""
+        """The span of the columns of the first result; None if no result has columns."""
         return self.columns[0] if self.columns else None
 
     @property
@@ -148,7 +148,7 @@ class FoldForm:
 
     @cached_property
     def passing(self) -> tuple[Store, ...]:
-        """The results along the loop's span: a second pass over the span computes its values again."""
+        """The results along the loop's span, which a second pass over the span computes after the loop."""
         by_steps = {id(store) for store in self.kept.values()}
         return tuple(store for store in self.flow.stores if self.n in store.at and id(store) not in by_steps)
 
@@ -159,7 +159,7 @@ class FoldForm:
 
     @cached_property
     def element(self) -> DType:
-        """Dtype of the elements that the instruction multiplies: one that holds those of all products."""
+        """Dtype of the elements that the instruction multiplies; it can represent all factors of a step."""
         kinds = {side.dtype for one in self.products for side in (one.a, one.b)}
         if len(kinds) <= 1:
             return next(iter(kinds), f32)
@@ -173,9 +173,9 @@ class FoldForm:
 
     @cached_property
     def windows(self) -> Mapping[int, tuple[int, int]]:
-        """The parts of arrays that slide over an array, by their `id`: steps of a row, and of the last turn.
+        """The sliding windows, by the `id` of their node: the strides of a row and of the innermost turn.
 
-        Elements of two rows and turns are the same element if ``row * first + turn * second`` is the same.
+        A row and a turn read element ``row * first + turn * second``; equal numbers mean the same element.
         Empty if a step has a value that a row and a turn do not determine, e.g. a reduction.
         """
         plain = (ArrayPart, Map, Rearrange, Literal, Integer, NumberParam, Position, Cell)
@@ -204,7 +204,7 @@ class FoldForm:
 
     @cached_property
     def covered(self) -> bool:
-        """Whether one tile must cover the columns of the result: they are reduced, or normalised."""
+        """Whether one tile must cover all columns of the result, because a reduction runs over them."""
         return any(
             isinstance(node, Reduce) and node.argument.axes[node.axis] in self.columns
             for node in (*self.flow.walk(), *self.inside())
@@ -221,20 +221,26 @@ class FoldForm:
             span: int(evaluate(span.extent, sizes)) if symbols(span.extent) <= sizes.keys() else UNKNOWN
             for span in (*self.batch, *self.fold.turns, self.m, *self.columns, self.n, *self.depths)
         }
-        for span in (self.m, self.n):  # of groups that lie side by side, the extent of an average one
+        for span in (self.m, self.n):  # a span that is cut into groups: the average extent of a group
             if span.groups is not None and span.groups.starts != 0:
                 made[span] = -(-made[span] // max(made[span.groups.index], 1))
         return made
 
 
 def may_replace(store: Store, part: ArrayPart) -> bool:
-    """Whether a store may replace elements that a part of an array has: two parameters may be one array."""
+    """Whether a store may overwrite elements of a part of an array: two parameters may be one array."""
     is_alike = store.operand.dtype == part.operand.dtype and {*store.at} == {*part.at}
     return is_alike or store.operand.name == part.operand.name
 
 
 def _strides_of_window(operand: Operand, row: int, turn: int) -> tuple[int, int] | None:
-    """The steps in one dimension of an array for steps along two dimensions of a view, if those embed it."""
+    """The strides of two dimensions of a view that embed one dimension of the array; None if they do not.
+
+    Args:
+        operand: the view.
+        row: the first of the dimensions.
+        turn: the second.
+    """
     for transform in reversed(operand.transforms):
         if isinstance(transform, Permute):
             row, turn = transform.order[row], transform.order[turn]
@@ -254,7 +260,7 @@ def _strides_of_window(operand: Operand, row: int, turn: int) -> tuple[int, int]
 
 
 def folds_of(flow: Flow) -> list[Fold]:
-    """Loops of a flow that carry a state, without those that a step repeats; one that stores comes last."""
+    """The loops of a flow that carry a state, without loops in a step; a loop that stores comes last."""
     found = {id(node.fold): node.fold for node in flow.walk() if isinstance(node, Folded)}
     repeated = [one for one in found.values() if is_repeated(one)]
     loops = [one for one in found.values() if one not in repeated or len(found) == 1]
@@ -262,15 +268,14 @@ def folds_of(flow: Flow) -> list[Fold]:
 
 
 def is_repeated(fold: Fold) -> bool:
-    """Whether a loop has one turn after the other, each of one element: it repeats a computation."""
+    """Whether a loop only repeats a computation: its span has one element, and it has one span of turns."""
     return len(fold.turns) == 1 and fold.span.extent == 1
 
 
 def is_folded(flow: Flow) -> bool:
-    """Whether a flow is not one of products of arrays.
+    """Whether a flow needs this package, instead of the main loop of products of arrays.
 
-    Such a flow has a loop with a state, has a product of another product, reduces a whole row, or has no
-    product.
+    The flow has a loop with a state, multiplies a product, reduces a whole row, or has no product.
     """
     if not flow.sums:
         return True
@@ -280,13 +285,13 @@ def is_folded(flow: Flow) -> bool:
         return True
     outer, inside = _outer(flow), inner_sums(flow)
     spans = {one.span for one in outer}
-    # A product of a product that is added to another product shares the loop of that product.
+    # If a product of a product is added to another product, both share one loop.
     others = [one for one in flow.sums if one not in outer and id(one) not in inside]
     return bool(outer) and not any(one.span not in spans for one in others)
 
 
 def is_elementwise(flow: Flow) -> bool:
-    """Whether each element of a result depends on elements of arrays at its own place alone."""
+    """Whether each element of a result depends only on the elements of arrays at its own indices."""
     return not any(isinstance(node, Sum | Folded | Reduce | Scan) for node in flow.walk())
 
 
@@ -334,7 +339,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
         for one in flow.walk()
         if isinstance(one, Folded) and id(one.fold) in first
     }
-    if not folds:  # the recorder writes a cell to which products are added as their sum
+    if not folds:  # the recorder replaces a cell that only adds up products by a `Sum`
         outer = _outer(flow)
         folds = [_as_fold(span, outer) for span in dict.fromkeys(one.span for one in outer)]
         results = {id(one): at for at, one in enumerate(outer)}
@@ -369,7 +374,7 @@ def fold_form_of(flow: Flow, how: str = ONLINE) -> FoldForm:
 
 
 def _scan(flow: Flow, fold: Fold, results: Mapping[int, int]) -> FoldForm:
-    """The form of a loop whose steps store results: its state has rows that are no rows of a result."""
+    """The form of a loop whose steps store results.  The rows of its state are not rows of a result."""
     where = flow.stores[0].location
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     rows = fold.cells[0].axes[0] if fold.cells[0].axes else None
@@ -400,8 +405,8 @@ def _scan(flow: Flow, fold: Fold, results: Mapping[int, int]) -> FoldForm:
 
 
 def _with_sums(flow: Flow, fold: Fold, results: dict[int, int]) -> tuple[Fold, dict[int, int]]:
-    """The loop with the sums of products along its span that depend on no carried value."""
-    known = set(results)  # a product of the loop may be summed apart, too
+    """Add to the loop, as cells, the products along its span that are outside of it in the flow."""
+    known = set(results)
     outside = [node for store in flow.stores for node in walk(store.value, known)]
     sums = [node for node in outside if isinstance(node, Sum) and node.span == fold.span]
     if not sums:
@@ -414,7 +419,7 @@ def _with_sums(flow: Flow, fold: Fold, results: dict[int, int]) -> tuple[Fold, d
 
 
 def _as_fold(span: Span, outer: Sequence[Sum]) -> Fold:
-    """The loop that adds products of products to cells."""
+    """The loop that adds each product to a cell of its own."""
     cells = tuple(
         Cell(one.dtype, one.axes, one.variable or "acc", Literal(one.dtype, (), 0), location=one.location)
         for one in outer
@@ -442,7 +447,7 @@ def _named(axes: Sequence[Axis]) -> str:
 
 
 def _stores(form: FoldForm) -> None:
-    """A result has rows, and one kind of columns."""
+    """Refuse results with more than one dimension of columns."""
     for store in form.flow.stores:
         columns = [span for span in store.at if span in form.columns]
         if len(columns) > 1:
@@ -452,9 +457,9 @@ def _stores(form: FoldForm) -> None:
 
 
 def _cells(form: FoldForm) -> None:
-    """A loop carries numbers for each row of the results, or for each element of one.
+    """Refuse cells that have other axes than rows, or rows and columns of a result.
 
-    A step may repeat a computation without products of its own.
+    Refuse products in a loop inside of a step, too.
     """
     m = form.m
     legal = ((m,), *((m, e) for e in form.columns))
@@ -476,7 +481,7 @@ def _cells(form: FoldForm) -> None:
 
 
 def _values(form: FoldForm) -> None:
-    """Values of a step, and after the loop, are tiles over the rows of the result and one kind of columns."""
+    """Refuse values that are no tiles over the rows of the result and one dimension of columns."""
     m, n = form.m, form.n
     inside = list(form.inside())
     known = {id(node) for node in inside} | form.results.keys()
@@ -511,7 +516,7 @@ def _values(form: FoldForm) -> None:
 
 
 def _scores(form: FoldForm) -> None:
-    """Products inside of a step multiply parts of arrays, without scales."""
+    """Refuse scores that multiply anything but parts of arrays, and all scales."""
     m, n = form.m, form.n
     for one in form.scores:
         inner = [node for side in (one.a, one.b) for node in walk(side)]
@@ -536,7 +541,7 @@ def _scores(form: FoldForm) -> None:
 
 
 def _mixtures(form: FoldForm) -> None:
-    """Products along the loop's span multiply computed rows by an array with the columns of the result."""
+    """Refuse mixtures other than computed rows times an array with the columns of the result."""
     m, n = form.m, form.n
     legal = [(m, e) for e in form.columns]
     for one in form.mixtures:
@@ -560,7 +565,7 @@ def is_computed(node: Node) -> bool:
 
 
 def _state(form: FoldForm) -> None:
-    """Check that the loop carries values along a whole dimension, or along it and columns of the result."""
+    """Refuse cells that have other axes than the state's rows, or these and columns of the result."""
     legal = ((form.m,), *((form.m, e) for e in form.columns))
     for cell in form.fold.cells:
         if cell.axes not in legal:
@@ -572,7 +577,7 @@ def _state(form: FoldForm) -> None:
 
 
 def _after_scan(form: FoldForm) -> None:
-    """Check the stores after a loop that stores in its steps: elementwise functions of its state."""
+    """Refuse stores after the loop of anything but elementwise functions of its state."""
     legal = (form.m, *form.columns)
     by_steps = {id(store) for store in form.kept.values()}
     seen = {*form.results, *(id(one) for one in form.inside())}
@@ -591,7 +596,7 @@ def _after_scan(form: FoldForm) -> None:
 
 
 def _scan_values(form: FoldForm) -> None:
-    """Values of a step are tiles: rows of the step or the state, then elements of the step or columns."""
+    """Refuse values of a step with other axes than rows (of the step or state), then elements or columns."""
     operands = {
         id(node)
         for one in form.products
@@ -625,7 +630,7 @@ def _scan_values(form: FoldForm) -> None:
 
 
 def _scan_products(form: FoldForm) -> None:
-    """Products of a step, by their axes and the span of their sum."""
+    """Refuse products of a step whose axes and span of the sum are not in the list of legal ones."""
     m, n, i = form.m, form.n, form.alias
     legal = {((i, n), m)}
     for e in form.columns:
@@ -656,7 +661,7 @@ def _scan_products(form: FoldForm) -> None:
 
 
 def transposed(node: Node) -> tuple[Node, bool]:
-    """A value without exchanges of its two axes, and whether their number is odd."""
+    """A value before its transpositions, and whether these amount to one transposition."""
     odd = False
     while isinstance(node, Rearrange) and len(node.axes) == len(node.argument.axes) == 2:
         odd ^= node.axes != node.argument.axes

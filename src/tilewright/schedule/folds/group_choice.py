@@ -1,4 +1,4 @@
-"""Schedules of loops by warpgroups: their legality, and the proposals of the rules."""
+"""Legality of schedules of loops by warpgroups, and the rules that propose these schedules."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from tilewright.schedule.time_parts import FILL_BYTES, joined
 from tilewright.targets.atoms import wgmma
 
 SPEEDUP = 2
-"""How many times as fast a tile is with warpgroups as with warps.
+"""Speed of a tile with warpgroups, relative to one with warps and `mma.sync`.
 
 Source: three chains of 4096 rows, 128 and 256 columns, on an H200 (2026-11-28).  Warpgroups took 0.51 to
-0.54 of the time of warps that had parts of the loop on all processors.
+0.54 of the time of warps with a split loop on all multiprocessors.
 """
 
 LEAST = 24
-"""Registers of a thread, at least; and those that a thread which computes needs for addresses."""
+"""Fewest registers of a thread; also the registers that a computing thread needs for addresses."""
 
 ENDINGS = ("staged", "overlapped")
-"""Epilogues: results leave through the memory of the rows, or through memory of their own."""
+"""Epilogues.  Results are staged in the shared memory of the row operand, or in memory of their own."""
 
 FIELDS = (
     "atom",
@@ -74,78 +74,78 @@ FIELDS = (
     "epilogue",
     "fold",
 )
-"""Fields that these loops have; the others keep their default."""
+"""Fields of `Schedule` that apply to these loops; the others keep their default."""
 
 ROWS_OF_A_WARP = 16
-"""Rows of one instruction of a warp: a loop for no more is limited by what it reads, not by its products."""
+"""Rows of one MMA instruction of a warp.  Reads, not products, limit a loop for at most this many rows."""
 
 MOST_COLUMNS = 256
-"""Columns of one `wgmma`, at most."""
+"""Most columns of one `wgmma`."""
 
 MOST_RUN = 128
-"""Elements of the loop in one step, at most."""
+"""Most elements of the loop in one step."""
 
 LEAST_LATE = 64
-"""Elements of a step, at least, if mixtures run one step later; with fewer, the copies of rows from shared
-memory for the scores take as long as the products."""
+"""Fewest elements of a step if mixtures run one step later; with fewer, reading rows from shared memory for
+the scores takes as long as the products."""
 
 REGISTERS = {1: 232, 2: 232, 3: 160}
-"""Groups -> registers of a thread that computes."""
+"""Number of warpgroups -> registers of a computing thread."""
 
 REGISTERS_AT_ONCE = 240
-"""Likewise for two groups whose mixtures follow their step at once."""
+"""Registers of a computing thread of two warpgroups whose mixtures run at the end of their step."""
 
 OTHERS = 32
-"""Registers of a thread for addresses and the state, if a step has no tiles but those of its products."""
+"""Registers of a thread for addresses and the state, if a step has no register tiles besides its products."""
 
 AS_EVEN = 1.02
-"""Tolerated increase of the time of the longest block for a narrower band, which is cached better."""
+"""Accepted time of the slowest block with a narrower band, which is cached better, over the best time."""
 
 MOST_DEALT = 1 << 16
-"""Tiles of rows beyond which every band is balanced, so that widths are not compared."""
+"""Number of row tiles above which all bands are balanced, so that their widths are not compared."""
 
 ITEM = 0.6
-"""Overhead of a tile of rows, in steps of the loop."""
+"""Overhead of a row tile, in steps of the loop."""
 
 MOST_BAND = 64
-"""Batch items of a band, at most: more have long and short tiles enough for all processors."""
+"""Most batch items of a band: this many have enough long and short tiles to balance all multiprocessors."""
 
 BARRIER_BYTES = 256
 """Bytes of shared memory for transaction barriers."""
 
 
 LANES = 128
-"""Instructions of threads that a multiprocessor issues in a clock."""
+"""Thread instructions that a multiprocessor issues per clock."""
 
 VALUE_INSTRUCTIONS = 16
-"""Instructions for the values of an element that a block keeps: a maximum, a power, a sum, two factors."""
+"""Instructions per element of a kept step: a maximum, a power, a sum, and two factors."""
 
 CACHE_SHARE = 0.7
-"""Fraction of the L2 cache that the operands of the loop may fill, of all batch items of a band."""
+"""Fraction of the L2 cache that the loop's operands of all batch items of a band may fill."""
 
 CACHE_BYTES = 40e6
 """Assumed L2 cache of an unknown machine, in bytes."""
 
 STEP_OF_THREE = 1.24
-"""Time of a step of three groups, over that of two; measured without a mask at 64 columns (0.81 per row)."""
+"""Time of a step with three warpgroups over two, measured without a mask at 64 columns (0.81 per row)."""
 
 OVERHANG = 1.05
-"""Rows of the tiles of three groups over those of two, at most: three pay if few rows are missing."""
+"""Greatest ratio of padded rows with three warpgroups to padded rows with two at which three are used."""
 
 
 def proposals(
     form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int = 0
 ) -> Iterator[Schedule]:
-    """The schedules that the rules propose; none for another form of loop.
+    """The schedules that the rules propose; none if warpgroups cannot compute the loop.
 
-    The first has the longest step whose ring fits.  Others have steps of whole panels: they serve arrays that
-    are contiguous along the loop.
+    The first has the longest step whose ring fits.  Others have steps of whole panels, for arrays that are
+    contiguous along the loop.
 
     Args:
         form: the form.
         extents: the extent of every span.
         arch: the machine.
-        processors: its processors, each of which runs one block; 0: unknown, and each tile has a block.
+        processors: number of its multiprocessors, one block on each; 0: unknown, and each tile has a block.
     """
     if "wgmma" not in arch.features or next(against_form(form), None) is not None:
         return
@@ -191,9 +191,9 @@ def proposals(
     moved = [one for one in copied_operands(form) if one.moves]
     rings = (3, 2) if any(one.is_scored and one.is_mixed for one in moved) else (2,)
     endings = ENDINGS[: 1 + bool(processors)][::-1]
-    found: dict[Schedule, None] = {}  # with the longest step whose ring fits
+    found: dict[Schedule, None] = {}  # each has the longest step whose ring fits
     every = tuple({one.part.operand.name: None for one in moved})
-    # Arrays that are contiguous along the loop: none, all, or one of them.
+    # Assume that no array, every array, or one array is contiguous along the loop.
     for names in ((), every, *((one,) for one in every)):
         unit = PANEL if names else 16
         for step in (step for step in range(run // unit * unit, 0, -unit) if within % step == 0):
@@ -249,15 +249,15 @@ def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processor
 def _kept(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int) -> Iterator[Schedule]:
     """The schedules whose blocks keep the scores of their only step, the fastest first.
 
-    The blocks of a row run at the same time, so that a machine with fewer processors has none.  The time of a
-    tile follows from the rates of the machine: its products and its loads from the second-level cache; then
-    the first loads, the exchange, and the values of each element.
+    The blocks of a row run at the same time, so a row has at most as many blocks as the machine has
+    multiprocessors.  The estimated time of a tile has its products and loads from L2, the first loads, the
+    exchange, and the values of each element.
 
     Args:
         form: the form.
         extents: the extent of every span.
         arch: the machine.
-        processors: its processors; 0: unknown.
+        processors: number of its multiprocessors; 0: unknown.
     """
     rates, constants = arch.rates, arch.times
     if not processors or rates is None or against_kept(form):
@@ -293,7 +293,7 @@ def _kept(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: i
 
 
 def _ended(made: Schedule, form: FoldForm, arch: Arch) -> Iterator[Schedule]:
-    """A schedule of a loop without mixtures, whose results leave through shared memory if that has room."""
+    """A schedule of a loop without mixtures: first with results staged in shared memory, if they fit."""
     staged = replace(made, epilogue=STAGED)
     if form.passing and shared_bytes(staged, form) <= arch.shared_bytes:
         yield staged
@@ -317,11 +317,11 @@ def _step(form: FoldForm, width: int) -> tuple[int, bool]:
 
 
 MASKED = "random_at_least"
-"""The function of random numbers, whose truth values take registers."""
+"""The function that compares random numbers; its truth values take registers."""
 
 
 def _has_tiles(form: FoldForm) -> bool:
-    """Whether a step has tiles in registers besides its products and what is computed from them."""
+    """Whether a step needs register tiles besides its products and the values that follow from them."""
     sides = [side for one in form.scores for side in (one.a, one.b)] + [one.b for one in form.mixtures]
     copied = {id(node) for side in sides for node in walk(side)}
     found = (
@@ -336,11 +336,11 @@ def _has_tiles(form: FoldForm) -> bool:
 def _bands(
     form: FoldForm, extents: Mapping[Span, int], arch: Arch, tile: tuple[int, int], blocks: int
 ) -> dict[int, float]:
-    """Widths of bands of tiles, in batch items, and the time of the slowest block in steps of the loop.
+    """Candidate widths of a band, in batch items, with the time of the slowest block, in steps of the loop.
 
-    Widths are powers of 2, so that few kernels serve growing arrays.  The operands that the loops of the
-    widest band copy fit the cache.  Items that share them count once.  The other band is half as wide.  Times
-    are those behind a mask along a diagonal.
+    Widths are powers of 2, so that few kernels serve growing arrays.  For the widest band, all operands that
+    its loops copy fit the cache; batch items that share operands count once.  The second band is half as
+    wide.  Times assume a causal mask.
 
     Args:
         form: the form.
@@ -371,7 +371,7 @@ def _bands(
 
 
 def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = ()) -> int:
-    """Bytes of shared memory, for operands of 2 bytes, if bulk copies load all rows of a step.
+    """Bytes of shared memory for operands of 2 bytes, if bulk copies load all arrays of one dimension.
 
     Args:
         schedule: the schedule.
@@ -392,7 +392,7 @@ def shared_bytes(schedule: Schedule, form: FoldForm, by_row: Collection[str] = (
 
 
 def against_form(form: FoldForm) -> Iterator[str]:
-    """Reasons why warpgroups do not compute a loop."""
+    """Reasons why warpgroups cannot compute a loop."""
     if form.earlier:
         yield f"{len(form.folds)} loops follow each other; warpgroups compute one"
         return
@@ -435,7 +435,7 @@ def against_form(form: FoldForm) -> Iterator[str]:
 
 
 def against_parts(form: FoldForm) -> str:
-    """Why warpgroups do not split a loop into parts; empty if they do."""
+    """The reason why warpgroups cannot split a loop into parts; empty if they can."""
     if form.mixtures:
         return "schedules without bulk copies split loops with products along them"
     if form.passing:
@@ -445,11 +445,11 @@ def against_parts(form: FoldForm) -> str:
 
 
 def not_taken(schedule: Schedule, taken: Sequence[str], why: str, node: Node) -> Reasons:
-    """A reason for each field that a schedule sets, although such loops do not take it.
+    """A reason for each field that a schedule sets although it does not apply.
 
     Args:
         schedule: the schedule.
-        taken: names of the fields that they take.
+        taken: names of the fields that apply.
         why: end of the sentence about a field and its value.
         node: the value to point at.
     """

@@ -1,11 +1,11 @@
 """The products of a warpgroup in the steps of a loop that carries a state, and the values between them.
 
-A step has products within it (*scores*), and products that are summed along the loop (*mixtures*).  All run
-in the background.  Each score has its own commit group; the warpgroup waits for it when it needs the score.
+A step has products inside of it (*scores*), and products that are summed along the loop (*mixtures*).  All
+are asynchronous.  Each score has its own commit group; the warpgroup waits for it when it needs the score.
 
 Mixtures are issued at the end of their step, or one step later.  Late mixtures run while the warpgroup
 computes the values of the next step.  But then they need registers of two steps: the left operands of the
-last step, and the scores of this one.  `is_late` decides.
+previous step, and the scores of the current one.  `is_late` decides.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tilewright.schedule.pipeline import LoopStep, Verb, main_loop
 from tilewright.schedule.schedule import Schedule
 
 SUMS = 188
-"""Registers of a thread for scores, left operands and sums, at most, if mixtures are late; the others hold
-addresses and the state."""
+"""Most registers of a thread for scores, left operands and sums, if mixtures are late.  The remaining ones
+hold addresses and the state."""
 
 AT_ONCE = 208
-"""Likewise if mixtures follow their step at once: the count then has every tile."""
+"""Most registers of a thread for the same tiles, if mixtures run at the end of their step."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Mixture:
     Args:
         at: index of the cell.
         cell: the cell.
-        rest: what the product is added to.
+        rest: the value to which the product is added.
         product: the product.
     """
 
@@ -65,7 +65,7 @@ class Mixture:
 
 
 def mixtures_of(form: FoldForm) -> tuple[Mixture, ...]:
-    """The mixtures of a step: first those that need the first scores alone."""
+    """The mixtures of a step, ordered by the last score that their left operand needs."""
     found = []
     for at, (cell, step) in enumerate(zip(form.fold.cells, form.fold.steps, strict=True)):
         if not isinstance(step, Map) or step.function != "add":
@@ -83,7 +83,7 @@ def mixtures_of(form: FoldForm) -> tuple[Mixture, ...]:
 
 
 def unconverted(node: Node) -> Node:
-    """A value before it is converted: if it were converted here, ptxas would serialize the products."""
+    """A value before its conversions.  If it were converted between products, ptxas would serialize them."""
     while isinstance(node, Map) and node.function in CONVERSION:
         node = node.given[0]
     return node
@@ -93,14 +93,14 @@ def unconverted(node: Node) -> Node:
 
 
 def most_tiles(form: FoldForm, *, late: bool, kept: bool = False) -> float:
-    """Tiles of scores that a thread holds at the same time, at most; left operands count half.
+    """Most tiles of scores that a thread holds at the same time; left operands count half.
 
-    Values are computed in the order in which mixtures need them, each in the registers of one that no later
-    value reads.
+    Values are computed in the order in which mixtures need them.  Each takes the registers of a value that no
+    later value reads.
 
     Args:
         form: the form.
-        late: whether the left operands of the last step are held, too.
+        late: whether the left operands of the previous step are held, too.
         kept: whether a block keeps the values of its only step until results are stored.
     """
     lefts = {id(node): node for node in (unconverted(one.product.a) for one in mixtures_of(form))}
@@ -136,7 +136,7 @@ def registers_of(form: FoldForm, schedule: Schedule, *, late: bool) -> int:
 
 
 def is_late(form: FoldForm, schedule: Schedule) -> bool:
-    """Whether mixtures run while the values of the next step are computed."""
+    """Whether mixtures run one step later, while the values of the next step are computed."""
     if not all(one.is_plain for one in mixtures_of(form)):
         return True
     return registers_of(form, schedule, late=True) <= SUMS
@@ -146,14 +146,14 @@ def is_late(form: FoldForm, schedule: Schedule) -> bool:
 
 
 class GroupPlace(StepPlace):
-    """A step of a warpgroup, whose scores are awaited when they are needed."""
+    """A step of a warpgroup, which waits for a score when a value needs it."""
 
     def __init__(self, products: GroupProducts, step: LoopStep) -> None:
         super().__init__(products.block, step.index + products.turn.begin)
         self.products, self.loop_step = products, step
 
     def product(self, node: Sum, values: TileValues) -> Fragment:
-        """A product inside of the step."""
+        """A score of the step, after a wait for it."""
         return self.products.score(node, self.loop_step)
 
 
@@ -164,7 +164,7 @@ class GroupValues(TileValues):
         place: the step.
         known: values that are computed already, by the `id` of their nodes.
         rows: the ring of arrays of one dimension, or None.
-        stage: the ring's stage of the step.
+        stage: the stage of the ring that has the step's rows.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class GroupProducts:
     Args:
         block: the block.
         rings: the ring of each operand, by the `id` of its node.
-        rows: the ring of the rows of a step, or None.
-        g: index of the group.
+        rows: the ring of arrays of one dimension, or None.
+        g: index of the warpgroup.
         turn: the tile.
         cells: the carried values.
-        parts: tiles of operands whose products are added up in a score.
+        parts: number of tiles along the depth of a score.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class GroupProducts:
         for node in _row_values(form):
             first.value(node)
         self.known = first.known
-        """The values of a step that are the same in all steps: each step would load their rows again."""
+        """Values that are the same in all steps, computed once so that steps do not load their rows again."""
 
     def verbs(self) -> list[Verb]:
         """The verbs of one step."""
@@ -244,7 +244,7 @@ class GroupProducts:
     # ------------------------------------------------------------ products
 
     def multiply_scores(self, step: LoopStep) -> None:
-        """Begin the products inside of a step."""
+        """Begin the scores of a step."""
         block, stages = self.block, dict[int, Index]()
         depth = block.schedule.tile[2]
         for node in self.form.scores:
@@ -257,11 +257,11 @@ class GroupProducts:
             _queue(step).append(id(node))
 
     def multiply_in_parts(self, step: LoopStep, before: Index | None = None) -> None:
-        """Compute the products inside of a step, each the sum of products of several tiles.
+        """Compute the scores of a step in a loop over tiles of their depth.
 
         Args:
             step: the step.
-            before: number of tiles before the pass; default: those before the loop.
+            before: number of ring stages that the block used before this pass; default: before the loop.
         """
         block, form, parts = self.block, self.form, self.parts
         begin = let((self.turn.before if before is None else before) + step.index * parts)
@@ -284,7 +284,7 @@ class GroupProducts:
             mma_commit()
 
         def retire(part: LoopStep) -> None:
-            mma_wait(part.behind)  # in no branch, or ptxas would serialize the products
+            mma_wait(part.behind)  # outside of branches, or ptxas would serialize the products
             with nullcontext() if part.inside is True else when(part.inside):
                 for ring in rings:
                     arrive(ring.empty[ring.place(begin + part.index)[0]], each="warp")
@@ -324,13 +324,13 @@ class GroupProducts:
     def _filled(
         self, ring: GroupRing, step: LoopStep, stages: dict[int, Index], *, is_mixed: bool = False
     ) -> Index:
-        """The stage of a step, which is full.
+        """Return the stage of a step, after a wait until it is full.
 
         Args:
             ring: the ring.
             step: the step.
             stages: stages that are known already, by the `id` of the ring; this one is added.
-            is_mixed: whether a mixture reads it, after the scores that do.
+            is_mixed: whether a mixture reads it; it does not wait if scores have read the stage before.
         """
         if id(ring) not in stages:
             stages[id(ring)], parity = ring.place(self.turn.before + step.index)
@@ -346,14 +346,14 @@ class GroupProducts:
         mma_async(self.weights[id(node.a)], tile, self.cells[mixture.at], self.block.tiled[axis])
 
     def retire_scores(self, step: LoopStep) -> None:
-        """Wait for the first product of a step."""
+        """Wait for the first score of a step."""
         if self.form.scores:
             self.score(self.form.scores[0], step)
 
     def score(self, node: Sum, step: LoopStep) -> Fragment:
-        """A product inside of the step, which is awaited; a tile that nothing reads later is released."""
+        """Wait for a score of the step; release its right operand's stage after the stage's last reader."""
         queue = _queue(step)
-        if id(node) in queue:  # the commit groups before it end, too
+        if id(node) in queue:  # commit groups complete in order
             at = queue.index(id(node))
             mma_wait(len(queue) - 1 - at)
             del queue[: at + 1]
@@ -380,7 +380,7 @@ class GroupProducts:
     # ------------------------------------------------------------ values
 
     def weigh(self, step: LoopStep) -> None:
-        """Compute the values of a step of the old ones, but those that depend on a product under way."""
+        """Compute the new values of a step, except those that depend on mixtures in flight."""
         form, cells = self.form, self.cells
         known: dict[int, Any] = {**self.known, **dict(zip(map(id, form.fold.cells), cells, strict=True))}
         known |= {id(one): self.scores[id(one)] for one in step.shared.get("done", ())}
@@ -421,7 +421,7 @@ class GroupProducts:
             _queue(step).append(id(node))
 
     def keep(self, step: LoopStep) -> None:
-        """Compute the values that depend on the products that are complete, and keep the left operands."""
+        """Compute the values that depend on the completed mixtures, and keep the next left operands."""
         values, kept = step.shared["values"], set[int]()
         for one in self.mixtures:
             if not one.is_plain:
@@ -435,13 +435,13 @@ class GroupProducts:
 
 
 def _queue(step: LoopStep) -> list[int]:
-    """The commit groups that are under way: the `id` of a product, or 0 for late mixtures."""
+    """The commit groups in flight, in order: the `id` of a product, or 0 for all late mixtures."""
     queue: list[int] = step.shared.setdefault("queue", [])
     return queue
 
 
 def _row_values(form: FoldForm) -> Iterator[Node]:
-    """The largest values of a step that vary along rows alone, and that arrays enter."""
+    """The largest subexpressions that read arrays, vary only along rows, and are equal in all steps."""
     inside, known = [*form.inside()], set[int]()
     for node in inside:
         below = [*walk(node)]
@@ -454,7 +454,7 @@ def _row_values(form: FoldForm) -> Iterator[Node]:
 
 
 def _without(node: Node, late: Node) -> Iterator[Node]:
-    """The largest values in an expression that do not depend on a cell."""
+    """The largest subexpressions of ``node`` that do not depend on the cell ``late``."""
     if all(one is not late for one in walk(node)):
         yield node
     elif node is not late:

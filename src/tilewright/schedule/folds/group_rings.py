@@ -1,7 +1,7 @@
-"""Rings in shared memory that bulk copies fill for warpgroups: of operands, and of arrays of one dimension.
+"""Shared-memory rings that bulk copies fill for warpgroups, for operands and for arrays of one dimension.
 
-If several products of a step have the same operand, it is copied once.  Scores read its tile along the
-columns, mixtures along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either order.
+If several products of a step have the same operand, it is copied once.  Scores sum along the columns of its
+tile, mixtures along the rows: ``wgmma`` takes a swizzled tile of 16-bit elements in either order.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ WARPS, ROWS = 4, 64
 """Warps and rows of a warpgroup."""
 
 PANEL = 64
-"""Columns of one bulk copy: rows of 128 bytes."""
+"""Columns of one bulk copy, for rows of 128 bytes."""
 
 
 ROW_ALIGN = 128
 """Alignment in bytes of copied rows in shared memory."""
 
 CLEARED = 16
-"""Elements of a loop that a warp clears at once."""
+"""Rows of a tile that a warp sets to 0 at once."""
 
 
 STAGED = "staged"
-"""The epilogue that stores results along the loop through panels."""
+"""The epilogue that stages results along the loop in shared-memory panels."""
 
 
 def in_panels(extent: int) -> int:
-    """An extent in whole panels."""
+    """An extent, rounded up to whole panels."""
     return -(-extent // PANEL) * PANEL
 
 
@@ -58,24 +58,27 @@ def panel_types(form: FoldForm, schedule: Schedule) -> tuple[DType, ...]:
 
 
 def panel_columns(kind: DType) -> int:
-    """Columns of a panel: rows of 128 bytes."""
+    """Columns of a panel with rows of 128 bytes."""
     return ROW_ALIGN // kind.bytes
 
 
 def panel_buffers(kind: DType, run: int) -> int:
-    """Panels of a group that are stored in turn: a panel of each step always has the same buffer."""
+    """Number of panel buffers of a warpgroup: 2 if a step has an even number of panels, otherwise 1.
+
+    So a panel has the same buffer in every step.
+    """
     return gcd(run // panel_columns(kind), 2)
 
 
 @dataclass(frozen=True)
 class CopiedOperand:
-    """An operand of one product of a step, or of several, whose tiles are copied once.
+    """An operand of one or several products of a step, whose tiles are copied once for all of them.
 
     Args:
         part: the part of the array, in the order of memory.
         rows: the span of its rows.
-        moves: whether each step has its own tile: its rows are elements of the loop.
-        nodes: the operand in each product, by `id`.
+        moves: whether each step has its own tile, because the rows are elements of the loop.
+        nodes: the `id` of the operand's node in each product.
         is_scored: whether scores multiply it.
         is_mixed: whether mixtures do.
     """
@@ -108,9 +111,9 @@ class CopiedOperand:
 
 
 def copied_operands(form: FoldForm) -> tuple[CopiedOperand, ...]:
-    """The operands that bulk copies bring: those that stay first, then those of each step as it needs them.
+    """The operands that bulk copies load: first those for all steps, then those of each step in order of use.
 
-    Two parts of one array are the same if their columns alone have different spans, for a tile has all
+    Two parts of one array that differ only in the span of their columns are one operand: a tile has all
     columns.
     """
     uses = [(one.a, form.m, True) for one in form.scores]
@@ -138,8 +141,8 @@ def copied_operands(form: FoldForm) -> tuple[CopiedOperand, ...]:
 
 
 def step_rows(form: FoldForm) -> tuple[ArrayPart, ...]:
-    """The arrays that vary along the loop alone, such as a bias of keys: a step reads a row of each."""
-    if form.n.groups is not None:  # a group begins anywhere, and bulk copies do not
+    """The arrays that vary only along the loop, such as a bias of keys: a step reads a row of each."""
+    if form.n.groups is not None:  # a group may begin at any element, a bulk copy only at aligned ones
         return ()
     return tuple(
         node
@@ -152,7 +155,7 @@ def step_rows(form: FoldForm) -> tuple[ArrayPart, ...]:
 
 
 def row_elements(part: ArrayPart, run: int) -> int:
-    """Elements of shared memory for one row of a step."""
+    """Elements of shared memory for one row of a step, padded to `ROW_ALIGN`."""
     unit = ROW_ALIGN // part.dtype.bytes
     return -(-run // unit) * unit
 
@@ -175,21 +178,21 @@ class CopyRing:
         return let(number % self.stages), let(number // self.stages % 2)
 
     def begin(self) -> None:
-        """Begin the role that loads."""
+        """Set up the variables of the loading role; called once, at its start."""
 
     def load(self, stage: Index, at: Index, place: StepPlace) -> None:
-        """Copy what a step reads to a stage that is empty.
+        """Begin the copies of a step's tile to an empty stage.
 
         Args:
             stage: the stage.
             at: index of the tile along its rows.
-            place: the step, which says where batches and turns are, and which columns.
+            place: the step; it gives the indices of batches and turns, and of the tile along its columns.
         """
         raise NotImplementedError
 
 
 class RowRing(CopyRing):
-    """A ring of arrays of one dimension in shared memory, a row of each array for each step.
+    """A shared-memory ring for arrays of one dimension.  A stage has one step's row of each array.
 
     Args:
         block: the block.
@@ -241,14 +244,14 @@ class RowRing(CopyRing):
 
 
 class GroupRing(CopyRing):
-    """Tiles of an operand in shared memory, with the barriers that say when they are full and empty.
+    """A shared-memory ring of tiles of one operand, with the barriers that say when they are full and empty.
 
     The rows of a tile are along the first axis of the operand in the graph.  If the array is contiguous along
-    its rows, panels of 64 rows are copied, otherwise panels of 64 columns.
+    its rows, bulk copies move panels of 64 rows, otherwise panels of 64 columns.
 
-    Boxes of a group's last step reach beyond its end.  What they bring may be NaN, and mixtures multiply it
-    by 0.  The warp that copies waits for these boxes, replaces elements past the end by 0, and then says
-    that the stage is full.
+    The boxes of a group's last step reach beyond the group's end.  Elements there may be NaN, and mixtures
+    multiply them by 0.  So the copying warp waits for these boxes, sets the elements past the end to 0, and
+    then signals that the stage is full.
 
     Args:
         block: the block.
@@ -275,10 +278,10 @@ class GroupRing(CopyRing):
             self.landed = mbarrier(1, arrivals=1)
 
     def whole(self, at: Mapping[Span, Index] | StepPlace) -> Tensor:
-        """The array without batches, as (rows, columns).
+        """The matrix of one batch item, as (rows, columns).
 
         Args:
-            at: the indices of the batches; of missing ones 0.
+            at: the index along each batch span; 0 for missing spans.
         """
         part, block = self.operand.part, self.block
         index = (lambda span: at.get(span, 0)) if isinstance(at, Mapping) else at.at
@@ -290,12 +293,12 @@ class GroupRing(CopyRing):
         return whole.permute(1, 0) if self.turned else whole
 
     def begin(self) -> None:
-        """Count the tiles that are cleared, from 0."""
+        """Define the parity of the barrier of tiles that are cleared."""
         if self.is_cut:
             self.cleared = var(0)
 
     def load(self, stage: Index, at: Index, place: StepPlace) -> None:
-        """Copy the tile of some rows to a stage that is empty; clear those beyond the end of a group."""
+        """Copy a tile to an empty stage; set rows beyond the end of a group to 0."""
         if not self.is_cut:
             self._copy(stage, at, place, self.full[stage])
             return
@@ -312,11 +315,11 @@ class GroupRing(CopyRing):
             self._copy(stage, at, place, self.full[stage])
 
     def _clear(self, stage: Index, left: Index) -> None:
-        """Replace the rows of a tile from ``left`` on by 0, by the warp that copies."""
+        """Set the rows of a tile from ``left`` on to 0; the copying warp does this."""
         for p in unroll(int(self.held.shape[1])):
             panel = self.held[stage][p]
             first, shape, spread = 0, (CLEARED, PANEL), raked((CLEARED, PANEL), (4, 8), 8, 1)
-            if self.by_row:  # an element at a time: rows are contiguous, and begin anywhere
+            if self.by_row:  # element by element: rows are contiguous, and may begin at any address
                 panel, first, spread = panel.permute(1, 0), p * PANEL, raked(shape, (1, 32), 1, 1)
                 shape = (CLEARED, int(panel.shape[1]))
                 spread = raked(shape, (CLEARED, 2), 1, 0)
@@ -326,7 +329,7 @@ class GroupRing(CopyRing):
                 tw.copy(zeros, rest.tile(shape, (i, 0)))
 
     def _copy(self, stage: Index, at: Index, place: StepPlace, full: BarrierStage) -> None:
-        """Begin the copies of a tile, which a barrier counts."""
+        """Begin the bulk copies of a tile, which complete on the barrier ``full``."""
         held = self.held[stage]
         panels, across = int(held.shape[0]), int(held.shape[1])
         arrive(full, expect_bytes=panels * across * PANEL * self.operand.part.dtype.bytes)
@@ -348,6 +351,6 @@ class GroupRing(CopyRing):
 
 
 def columns_of(panels: Tensor, columns: int) -> Tensor:
-    """Panels side by side, cut to the columns in use."""
+    """A view of adjacent panels as one tile, with the first ``columns`` columns."""
     whole = panels.permute(1, 0, 2).merge(1)
     return whole if whole.shape[1] == columns else whole.tile((whole.shape[0], columns), (0, 0))

@@ -1,12 +1,12 @@
-"""Loops that carry a state, by bulk copies and asynchronous multiplies: one warp copies, warpgroups compute.
+"""Loops that carry a state, on Hopper: one warp issues bulk copies, and warpgroups compute with `wgmma`.
 
-Each warpgroup has 64 rows.  It issues the products of a step in the background, and computes values while
-others run (`tilewright.schedule.folds.group_products`).  Each operand has a ring; a tile is released as soon
-as its last product is complete.
+Each warpgroup has 64 rows.  Its products are asynchronous; it computes values while they run
+(`tilewright.schedule.folds.group_products`).  Each operand has a ring; a tile is released as soon as its last
+product is complete.
 
 Blocks of a persistent grid (``blocks``) take one tile of rows after the other, in the order of `Items`.  The
-operands of the next tile are loaded while the last product of this tile runs.  Under an ``"overlapped"``
-epilogue, results have their own memory, so the next rows are loaded while results are stored.
+operands of the next tile are loaded while the last product of this tile runs.  With an ``"overlapped"``
+epilogue, results have their own shared memory, so the next rows are loaded while results are stored.
 """
 
 from __future__ import annotations
@@ -56,31 +56,34 @@ from tilewright.schedule.work import Segment, Work
 from tilewright.targets.atoms import wgmma
 
 FEW = 40
-"""Registers of a thread of the warp that copies, at most."""
+"""Most registers of a thread of the copying warp."""
 
 OF_LANES = 512
-"""Registers of all threads of a multiprocessor with the same lane in their warpgroups."""
+"""Registers of a multiprocessor divided by the 128 threads of a warpgroup."""
 
 
 def dealt(groups: int) -> int:
-    """Return the number of registers that roles share; threads start with equally many, a multiple of 8."""
+    """Return the sum of registers per thread over all roles.
+
+    A launch gives each of the ``groups + 1`` warpgroups the same number of registers, a multiple of 8.
+    """
     return OF_LANES // (groups + 1) // 8 * 8 * (groups + 1)
 
 
 class GroupBlock(FoldBlock):
-    """The work of one block of a warp that copies and of warpgroups that compute."""
+    """The work of one block: one warp copies, and warpgroups compute."""
 
     items: Items | None = None
-    """The tiles of rows of the block; None: it has one, whose place is known."""
+    """The tiles of rows of a persistent block; None: the block has one tile."""
 
     group: Index = 0
-    """The group of warps that computes."""
+    """Index of the computing warpgroup."""
 
     exchange: MergedStates | None = None
-    """How the cells of the parts of a row come together; None: a block has whole rows."""
+    """The merge of the cells of a row's parts; None: a block computes whole rows."""
 
     def _number(self) -> dict[Span, Index]:
-        """Return the index of the block's tile along each span; of a persistent block, none yet."""
+        """Return the index of the block's tile along each span; `turns` sets those of a persistent block."""
         form, schedule = self.form, self.schedule
         if not schedule.blocks:
             return super()._number()
@@ -104,15 +107,15 @@ class GroupBlock(FoldBlock):
 
     @property
     def heads(self) -> list[Span]:
-        """The leading spans besides that of groups of rows."""
+        """The batch spans, without the span of the groups of rows."""
         groups = self.form.m.groups
         return [span for span in self.form.batch if groups is None or span != groups.index]
 
     def read_bounds(self) -> None:
-        """Nothing yet: each role reads the bounds of a tile."""
+        """Do nothing: each role reads the bounds of its tiles in `turns`."""
 
     def turns(self) -> Iterator[RowTile]:
-        """The block's tiles, one after the other, each with its steps."""
+        """Yield the block's tiles of rows in order, each with its steps."""
         if self.items is None:
             super().read_bounds()
             yield RowTile(0, 0, self.at[self.form.m], *self.steps())
@@ -132,12 +135,11 @@ class GroupBlock(FoldBlock):
             part = 0 if self.exchange is None else let(item.tile % self.parts)
             begin, count = self.steps(part)
             yield RowTile(item.parity, before, self.at[self.form.m], begin, count, part)
-            done.set(
-                (before + (count + again) * inner) % twice
-            )  # after two turns of a ring, stages and parities repeat
+            # Stages and parities repeat after twice the stages of a ring.
+            done.set((before + (count + again) * inner) % twice)
 
     def passes(self) -> tuple[Index, Index]:
-        """Steps of the second pass of a tile of rows, and tiles of operands in a step."""
+        """The number of steps of the second pass over a row tile, and of tiles along the depth of a step."""
         form = self.form
         again: Index = 0
         if form.passing and self.schedule.fold != KEPT:
@@ -147,14 +149,14 @@ class GroupBlock(FoldBlock):
         return again, let(ceil_div(self.place.integer(form.depth.extent), self.length(form.depth)))
 
     def multiply(self, columns: int) -> TiledMma:
-        """The multiplication of the tiles of one group with these columns."""
+        """The multiplication of one warpgroup that gives a tile with this number of columns."""
         return TiledMma(wgmma(self.form.element, columns))
 
     def run(self) -> None:
         """Write the kernel."""
         form, schedule = self.form, self.schedule
         groups = schedule.groups
-        # Bulk copies store whole panels of 64 columns, so that no other block may have columns of the result.
+        # Bulk copies store whole panels of 64 columns, so one block must have all columns of the result.
         for span in form.columns:
             self.require_covered(span, schedule.width, "width")
         with made_by("stages"):
@@ -207,8 +209,8 @@ class GroupBlock(FoldBlock):
     def _load(self, turn: RowTile) -> None:
         """Copy the operands of a tile of rows.
 
-        Stages of the rings become free before the memory of the rows, which the last product of the previous
-        tile reads, or from which results are stored: rows come after the first tile that waits less.
+        Ring stages become free before the memory of the row operand, which the last product of the previous
+        tile reads, or from which results are stored.  So the row operand is copied after the first ring tile.
         """
         groups = self.schedule.groups
 
@@ -240,7 +242,7 @@ class GroupBlock(FoldBlock):
                 load_rows()
 
     def _load_in_parts(self, turn: RowTile) -> None:
-        """Copy the operands of a tile of rows whose scores are sums of several tiles, for both passes."""
+        """Copy the operands of a row tile for both passes, in a loop over tiles of the scores' depth."""
         again, inner = self.passes()
         moved, n, m = self.moved, self.form.n, self.form.m
 
@@ -264,7 +266,7 @@ class GroupBlock(FoldBlock):
             main_loop([verb], count)
 
     def _compute(self, g: Index, turn: RowTile) -> None:
-        """Compute the rows of one group in a tile."""
+        """Compute the rows of warpgroup ``g`` in a tile of rows."""
         form, count = self.form, turn.count
         self.lengths[form.m], self.group = ROWS, g
         self.at[form.m] = let(turn.tile * self.schedule.groups + g)
@@ -282,7 +284,7 @@ class GroupBlock(FoldBlock):
         products = GroupProducts(self, self.rings, self.step_rows, g, turn, cells, parts)
 
         def release_rows() -> None:
-            """Release the rows: all products with them are complete, and results have other memory."""
+            """Release the row operand, if results have other memory: all products with it are complete."""
             if self.items is not None and self.apart:
                 for ring in self.fixed:
                     arrive(ring.empty[g], each="warp")
@@ -290,8 +292,8 @@ class GroupBlock(FoldBlock):
         own = count
         is_uneven = self.hiding and not form.fold.turns and self.exchange is None
         if is_uneven and self.schedule.tile[1] < self.schedule.tile[0] != ROWS:
-            begin, own = self.steps()  # of the rows of this group
-            if isinstance(begin, Scalar):  # rows that see nothing begin after the last step
+            begin, own = self.steps()  # of the rows of this warpgroup
+            if isinstance(begin, Scalar):  # fully masked rows begin after the last step
                 own = let(minimum(begin + own - turn.begin, count))
         if self.schedule.fold == KEPT:
             self._compute_once(products, cells, g, turn)
@@ -301,7 +303,7 @@ class GroupBlock(FoldBlock):
             wait(ring.full[g], turn.parity)
         main_loop(products.verbs(), own, issued=release_rows, peeled=True)
         if own is not count:
-            for number in traced_range(own * parts, count * parts):  # tiles that only other groups see
+            for number in traced_range(own * parts, count * parts):  # ring tiles that only other groups read
                 for moved in self.moved:
                     stage, parity = moved.place(turn.before + number)
                     wait(moved.full[stage], parity)
@@ -333,7 +335,7 @@ class GroupBlock(FoldBlock):
     def _compute_once(
         self, products: GroupProducts, cells: Sequence[Fragment], g: Index, turn: RowTile
     ) -> None:
-        """Compute the only step of a tile, exchange its cells with those of the row, and store results."""
+        """Compute the only step of a tile, merge its cells with those of the row, and store results."""
         step = LoopStep(0, 0, 0, 0)
         for verb in products.verbs():
             with made_by(FIELD_OF_VERB[verb.name]):
@@ -345,7 +347,7 @@ class GroupBlock(FoldBlock):
             self.exchange.end_tile(self._part(turn, g), cells, (), kept, self.form.flow.stores[0])
 
     def _part(self, turn: RowTile, g: Index) -> Work:
-        """The part of a row that a group of warps has computed."""
+        """The part of a row that warpgroup ``g`` has computed."""
         at: Index = 0
         for span in self.heads:
             at = at * self.place.integer(span.extent) + self.at[span]
@@ -356,15 +358,15 @@ class GroupBlock(FoldBlock):
         return Work((), 0, 0, 0, turn.count, 0, g, segment)
 
     def _is_bulk(self, store: Store) -> bool:
-        """Whether a result leaves through shared memory by bulk copies."""
-        if self.form.m.groups is not None:  # a group ends anywhere, and bulk copies store whole boxes
+        """Whether a result is stored by bulk copies from shared memory."""
+        if self.form.m.groups is not None:  # a group may end inside a box, and bulk copies store whole boxes
             return False
         m, *columns = (span for span in store.at if span.kind != BATCH)
         in_columns = len(columns) == 1 and columns[0] in self.form.columns
         return m == self.form.m and in_columns and store.operand.dtype == self.form.element
 
     def store_one(self, store: Store, values: TileValues) -> None:
-        """Store a result: one along the loop by bulk copies of panels, if the epilogue is staged."""
+        """Store a result.  With a staged epilogue, bulk copies of panels store a result along the loop."""
         form, held = self.form, self.panels.get(store.operand.dtype)
         if held is None or store not in form.passing:
             super().store_one(store, values)
@@ -386,13 +388,13 @@ class GroupBlock(FoldBlock):
                 bulk_commit()
 
     def _store(self, store: Store, values: TileValues, g: Index, out: int) -> None:
-        """Store a result by bulk copies, through shared memory of the group.
+        """Store a result by bulk copies from the warpgroup's shared memory.
 
         Args:
             store: the result.
             values: the values after the loop.
-            g: index of the group.
-            out: index of the shared memory.
+            g: index of the warpgroup.
+            out: index of the buffer in ``self.outs``.
         """
         held = self.outs[out][g]
         with made_by("epilogue", store):

@@ -1,4 +1,4 @@
-"""The tiles of rows that a block of a persistent kernel takes, and their order."""
+"""The order in which the blocks of a persistent kernel take tiles of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Item:
     """One tile of rows of one batch item, e.g. of one head of attention.
 
     Args:
-        parity: parity of the number of items that the block has taken before.
+        parity: parity of the number of items that the block took before this one.
         batch: its index along each leading dimension.
         tile: its number along the rows.
     """
@@ -40,8 +40,8 @@ class RowTile:
     """One tile of rows of a block, with its steps.
 
     Args:
-        parity: parity of the number of tiles that the block has taken before.
-        before: number of steps before the tile, modulo two turns of the rings.
+        parity: parity of the number of tiles that the block took before this one.
+        before: number of steps of the block before this tile, modulo twice the stages of the rings.
         tile: its number along the rows.
         begin: its first step.
         count: number of its steps.
@@ -121,15 +121,15 @@ class Items:
             drawn = maximum(self.block + back * (self.blocks - 1 - 2 * self.block), 0)
             within = let(minimum(turn * self.blocks + drawn, MOST))
             first = let(minimum(band * self.band, MOST))
-            beside = let(maximum(minimum(self.heads - first, self.band), 1))
-            with when(within < beside * self.tiles):
-                along = within // beside
+            heads = let(maximum(minimum(self.heads - first, self.band), 1))
+            with when(within < heads * self.tiles):
+                along = within // heads
                 tile = let(along if self.falling else maximum(self.tiles - 1 - along, 0))
-                yield let(minimum(first + within % beside, MOST)), tile
+                yield let(minimum(first + within % heads, MOST)), tile
 
 
 def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> float:
-    """Return the time of the slowest block, if tiles are taken in bands.
+    """Return the time of the slowest block if blocks take the tiles in bands.
 
     Args:
         lengths: time of each tile of a head, in order.
@@ -141,11 +141,11 @@ def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> fl
     drawing = max(min(heads * tiles, blocks), 1)
     load = np.zeros(drawing)
     for number, first in enumerate(range(0, heads, band)):
-        beside = min(heads - first, band)
-        within = np.arange(beside * tiles)
+        together = min(heads - first, band)
+        within = np.arange(together * tiles)
         turn, drawn = within // drawing, within % drawing
         block = np.where((number + turn) % 2, drawing - 1 - drawn, drawn)
-        np.add.at(load, block, lengths[tiles - 1 - within // beside])
+        np.add.at(load, block, lengths[tiles - 1 - within // together])
     return float(load.max())
 
 

@@ -1,8 +1,8 @@
-"""Blocks of one row that exchange the states of its parts before they store results along the row.
+"""Exchange of loop states between the blocks of one row, before they store results along the row.
 
 ``Y[m] = softmax(X[m] @ W)`` stores a value for each element of a row.  A block that computes one step of the
 row keeps its products in registers.  It also needs the extreme and the sum of the whole row, so the blocks of
-a row exchange theirs through memory.  Then each block stores its part, and computes no product again.
+a row exchange theirs through global memory.  Then each block stores its part, and computes no product again.
 
 ``y[n] = x[n].cumsum(axis=0)`` stores in each step.  A block computes the state of its part, waits for the
 parts before it, and computes its part again from their state.
@@ -34,11 +34,11 @@ from tilewright.schedule.work import Segment, Work
 from tilewright.threads.distribution import Distribution
 
 MERGED_AT_ONCE = 16
-"""Parts whose cells a block reads before it merges them."""
+"""Number of parts whose cells a block reads into one tile and merges together."""
 
 
 def against_kept(form: FoldForm) -> str:
-    """Why no block keeps the values of its step; empty if blocks can."""
+    """The reason why no block can keep the values of its step; empty if blocks can."""
     if not form.passing:
         return f"nothing is stored along {form.n.name}"
     if form.earlier:
@@ -51,7 +51,7 @@ def against_kept(form: FoldForm) -> str:
 
 
 def against_exchange(form: FoldForm) -> str:
-    """Why a block does not merge the cells of many parts at once; empty if it does."""
+    """The reason why a block cannot merge the cells of many parts at once; empty if it can."""
     merge = StateMerge(form)
     if not all(isinstance(rule, Extreme | Added) for rule in merge.rules):
         return merge.against or "the cells of more than two parts do not merge at once"
@@ -59,10 +59,10 @@ def against_exchange(form: FoldForm) -> str:
 
 
 class ExchangedStates(MergedStates):
-    """Merging states in every block: a block writes its own, waits for the others of its row, and merges all.
+    """A merge of states in every block: a block writes its own, waits for those of its row, and merges all.
 
-    The states of all parts form a tile with a column for each part.  Threads hold it as they hold scores, and
-    reduce it along its columns.  All blocks of a row compute the same numbers.
+    The states of all parts form a tile with a column for each part.  It has the thread layout of scores, and
+    is reduced along its columns.  All blocks of a row compute the same numbers.
     """
 
     takes_tickets, waits = False, True
@@ -88,7 +88,7 @@ class ExchangedStates(MergedStates):
 
     @classmethod
     def rounds(cls, schedule: Schedule) -> int:
-        """Every block reads all parts."""
+        """Return 1: every block reads all parts in one round."""
         return 1
 
     def end_tile(
@@ -103,35 +103,35 @@ class ExchangedStates(MergedStates):
             epilogue.store(*values, totals)
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
-        """Write, wait for the other parts, and merge all of them; return 1, because every block has them."""
+        """Write the block's cells, wait for the other parts, and merge; return 1: every block has them."""
         segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
         self._write(work, totals, segment.part)
         signal(counter, barrier=barrier)
         await_(counter, segment.parts, barrier=barrier)
-        # Blocks that have waited count, too, and the last one resets the counter.
+        # Each block counts up again after its wait, and the last one resets the counter.
         signal(counter, of=2 * segment.parts, barrier=barrier)
         self.gather(segment, totals, self.merged_parts(segment))
         return 1
 
     def exchange(self, segment: Segment, cells: Sequence[Fragment]) -> None:
-        """Replace the cells of the block's part by those that the block merges."""
+        """Replace the cells of the block's part by the merged ones."""
         with made_by("reduction"):
             self.quiet()
             self.meet(Work((), 0, 0, 0, 0, 0, 0, segment), cells)
 
     def gather(self, segment: Segment, totals: Sequence[Fragment], count: Index) -> None:
-        """Replace the cells by those of the first ``count`` parts, which have written theirs."""
+        """Replace the cells by the merge of the first ``count`` parts, whose cells are in memory."""
         for cell, start in zip(totals, self.starts(), strict=True):
             cell.assign(start)
         for turn in traced_range(ceil_div(count, self.spread.shape[1])):
             self._merge_tiles(segment, turn, totals, count)
 
     def merged_parts(self, segment: Segment) -> Index:
-        """The number of parts, from the first one on, whose cells a block merges."""
+        """The number of parts that a block merges, counted from the first part."""
         return segment.parts
 
     def _merge_tiles(self, segment: Segment, turn: Index, cells: Sequence[Fragment], count: Index) -> None:
-        """Merge the cells of some parts, the columns of a tile, into the cells of those before them."""
+        """Merge the parts in tile ``turn``, one per column, into the cells of the parts before them."""
         merge, place, columns = self.merge, self.place, self.spread.shape[1]
         first, left = segment.slot(0), count - turn * columns
         inside = coordinates(self.spread, 1) < left
@@ -157,17 +157,17 @@ class ExchangedStates(MergedStates):
 
 
 class StatesBefore(ExchangedStates):
-    """The cells of every part are written; each block merges those of the parts before its own."""
+    """An exchange in which every block writes its cells, and merges those of the parts before its own."""
 
     def merged_parts(self, segment: Segment) -> Index:
-        """The parts before the block's own."""
+        """The number of parts before the block's own."""
         return segment.part
 
 
 def kept_powers(form: FoldForm) -> dict[int, tuple[Node, Added]]:
-    """The powers of a step from which results follow, by the `id` of the power that the result has.
+    """The powers in results that a step has computed already, by the `id` of the power in the result.
 
-    Each has the power of the step, and the rule of a sum that is rescaled by the same factor.
+    Each comes with the step's power, and the rule of a sum that is rescaled by the same factor.
     """
     found: dict[int, tuple[Node, Added]] = {}
     merge = StateMerge(form)
@@ -181,11 +181,11 @@ def kept_powers(form: FoldForm) -> dict[int, tuple[Node, Added]]:
 
 
 def kept_results(form: FoldForm) -> list[Node]:
-    """The results as they follow from the values of a step; a factor stands for each number of a row."""
+    """The results, computed from the values of a step; the literal 1 stands for each rescaling factor."""
     powers, known = kept_powers(form), dict[int, Node]()
 
     def again(node: Node) -> Node:
-        """The value with powers of the step, times a factor, in place of those of the row."""
+        """The value, with the step's powers times a factor instead of the result's powers."""
         if id(node) not in known:
             made = node
             if id(node) in powers:
@@ -202,10 +202,10 @@ def kept_results(form: FoldForm) -> list[Node]:
 
 
 class KeptStep:
-    """The only step of a block, whose values it keeps; results follow from them and from the whole row.
+    """The only step of a block.  Its values are kept, and give the results once the row's state is known.
 
-    A power ``f(c * (x - top))`` of the step has the extreme of the block's part.  The result needs that of
-    the row, and so the power times ``f(c * (own top - top))``, by which sums of such powers are rescaled.
+    A power ``f(c * (x - top))`` of the step uses the extreme of the block's part.  The result needs the row's
+    extreme.  So the power is multiplied by ``f(c * (own top - top))``, which also rescales the sums.
 
     Args:
         block: the block.
@@ -238,7 +238,7 @@ class KeptStep:
         done = block.after(form.fold, cells, [store.value for store in form.passing])
         others = [store for store in form.flow.stores if store not in form.passing]
         if others:
-            with when(self.place.step == 0):  # every block of the row has their values
+            with when(self.place.step == 0):  # every block of the row has the values; the first stores them
                 for store in others:
                     block.store_one(store, done)
         reached = {id(node) for store in form.passing for node in walk(store.value)}
@@ -252,7 +252,7 @@ class KeptStep:
 
 
 def _is_twin(after: Node, inside: Node, form: FoldForm) -> bool:
-    """Whether a value after the loop is one of a step, if results stand for the next values of cells."""
+    """Whether a value after the loop has the expression of a step's value; results stand for new cells."""
     if isinstance(after, Folded):
         return after.fold is form.fold and form.fold.steps[after.index] is inside
     if after is inside:

@@ -1,4 +1,4 @@
-"""Legality of schedules of loops that carry a state, and the shared memory that these schedules take."""
+"""Legality of schedules of loops that carry a state, and the shared memory that the schedules need."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tilewright.targets.atoms import TENSOR_CORE, fma, spelled
 from tilewright.targets.matrix_cores import nearest
 
 STAGINGS = ("direct", "cp_async")
-"""Stagings that these loops have."""
+"""Legal values of `Schedule.staging` for these loops."""
 
 FIELDS = ("atom", "tile", "warps", "stages", "staging", "split_k", "blocks", "width", "resident", "fold")
-"""Fields that these loops have; the others keep their default."""
+"""Fields of `Schedule` that apply to these loops; the others keep their default."""
 
 
 def reasons(
     schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec], arch: Arch
 ) -> list[Violation]:
-    """Every reason why a schedule is refused; none if it is legal.
+    """Every reason why a schedule is refused; empty if it is legal.
 
     Args:
         schedule: the schedule.
@@ -142,7 +142,7 @@ def _split(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
 
 
 def against_parts(form: FoldForm) -> str:
-    """Why a loop cannot be split into parts; empty if it can."""
+    """The reason why a loop cannot be split into parts; empty if it can."""
     if form.alias is not None:
         return f"each step stores results that depend on all steps along {form.n.name} before it"
     if form.fold.results:
@@ -165,7 +165,7 @@ def against_parts(form: FoldForm) -> str:
 
 
 def _replaced_rows(form: FoldForm) -> tuple[str, str] | None:
-    """An array that steps read, and a result after the loop that may replace its elements."""
+    """The names of an array that steps read, and of a later result that may overwrite it; or None."""
     by_steps = {id(store) for store in form.kept.values()}
     later = [one for one in form.flow.stores if id(one) not in by_steps and one not in form.passing]
     seen: set[int] = set()
@@ -189,7 +189,7 @@ def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
     if schedule.stages < 2:
         text = "1 stage; a ring fills one stage while another is multiplied, and needs at least 2"
         yield "stages", text, "stages=2", step
-    if arch.vector_registers:  # a processor copies at once, from any address
+    if arch.vector_registers:  # a CPU copies synchronously, from any address
         return
     if not arch.async_bytes:
         text = f"staging={staging}; {arch.name} has no copies in the background"
@@ -205,7 +205,7 @@ def _staging(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
 
 
 def _against_copies(part: ArrayPart, specs: Mapping[str, TensorSpec], least: int) -> str:
-    """Why copies of some bytes in the background cannot carry a part of an array; empty if they can."""
+    """The reason why async copies of at least ``least`` bytes cannot load a part of an array; or ""."""
     name, spec = part.operand.name, specs[part.operand.name]
     kept = kept_rows(spec, part.operand.transforms)
     if kept is None or kept.unit_dim is None:
@@ -283,7 +283,7 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
 
 
 def _exchanged_bytes(form: FoldForm, lengths: Mapping[Span, int]) -> int:
-    """Bytes of shared memory through which threads exchange prefix sums."""
+    """Bytes of the shared memory through which threads exchange prefix sums."""
     tiles = {
         (tuple(lengths[axis] for axis in one.axes if axis is not None), one.dtype)
         for one in form.inside()
@@ -293,26 +293,26 @@ def _exchanged_bytes(form: FoldForm, lengths: Mapping[Span, int]) -> int:
 
 
 def tile_key(node: Node, along: Span) -> tuple[int, Span | None]:
-    """The key of an operand in shared memory: a part of an array has one tile, whatever is summed along."""
+    """The key of an operand in shared memory: a part of an array has one tile for sums along any span."""
     part, _ = transposed(node)
     return id(part), None if isinstance(part, ArrayPart) else along
 
 
 def tiles_of_scan(form: FoldForm) -> list[tuple[Node, Span]]:
-    """The operands of a loop whose steps store results that lie in shared memory, and the span of a sum."""
+    """The operands that a loop whose steps store results loads to shared memory, each with a sum's span."""
     sides = [(side, one.span) for one in form.products for side in (one.a, one.b) if not is_computed(side)]
     return [*{tile_key(*one): one for one in sides}.values()]
 
 
 def copies_of_scan(schedule: Schedule, form: FoldForm) -> list[Node]:
-    """The computed operands of such a loop that are copied to shared memory in each step."""
+    """The computed operands that a loop whose steps store results copies to shared memory in each step."""
     sides = [one.b for one in form.products]
     sides += [one.a for one in form.products] if is_exchanged(schedule, form) else []
     return [*{id(side): side for side in sides if is_computed(side)}.values()]
 
 
 def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:
-    """The instruction of a loop: at most 16 x 16, so that each warp has whole rows; else multiply-adds.
+    """The instruction of a loop: an MMA of at most 16 x 16 if the machine has one, otherwise scalar FMAs.
 
     Args:
         form: the form.
@@ -324,7 +324,7 @@ def atom_of(form: FoldForm, arch: Arch, run: int = 16) -> MmaAtom:
         found = nearest(element, total, arch.features, most=(16, 16)) or TENSOR_CORE.get(element.name)
         if found is not None and not _unfit(found, form, arch):
             return found
-    if arch.vector_registers:  # a block of a processor is one thread
+    if arch.vector_registers:  # a CPU's block is one thread
         return fma(element, total, lanes=(1, 1), each=(1, min(run, 16)))
     each = 2 if total.bytes <= 4 else 1
     return fma(element, total, lanes=(max(arch.lanes // 8, 1), 8), each=(each, min(max(run // 8, 1), each)))

@@ -37,7 +37,7 @@ from tilewright.schedule.skipping import Comparison, all_comparisons
 
 @dataclass(frozen=True)
 class Mask:
-    """A choice of a value or a number by comparisons of positions, all of which must hold.
+    """A choice between a value, if all of some comparisons of positions hold, and a number.
 
     Args:
         node: the choice, ``select(mask, value, number)``.
@@ -56,7 +56,7 @@ class Mask:
 
     @property
     def other(self) -> float | int:
-        """The number that is chosen elsewhere."""
+        """The number that is chosen where the mask is false."""
         node = self.node.given[2]
         assert isinstance(node, Literal), "a mask chooses a number"
         return node.value
@@ -71,7 +71,7 @@ class Mask:
 
 
 def masks_of(form: FoldForm) -> tuple[Mask, ...]:
-    """The masks in a step of a loop; none if it repeats a computation, whose turns are not tried apart."""
+    """The masks in a step of a loop; none if the step has an inner loop: trials cannot separate its turns."""
     found: list[Mask] = []
     if form.repeats:
         return ()
@@ -85,7 +85,7 @@ def masks_of(form: FoldForm) -> tuple[Mask, ...]:
 
 
 def bounds_in(masks: Iterable[Mask]) -> Iterator[ArrayPart]:
-    """The integers in memory that masks compare."""
+    """The array elements that masks compare positions with."""
     for mask in masks:
         for one in mask.comparisons:
             yield from (part for part, _ in one.line.parts)
@@ -100,18 +100,19 @@ ABSORBING = {
     "sub": ((0, 1), math.inf),
     "fma": ((2,), math.inf),
 }
-"""Functions with an argument that decides the result alone: its places, and its magnitude."""
+"""Functions in which one argument of this magnitude decides the result: the argument's places, the magnitude.
+"""
 
 
 DIVISOR = re.compile(r"divisor=\d+")
-"""What a flow's text says of the divisor of an extent."""
+"""The divisor of an extent in a flow's text."""
 
 
 class Trials:
-    """Steps of a loop on random arrays of several magnitudes, with numbers of each sign.
+    """Trial evaluations of a loop's steps, on random arrays of several magnitudes and both signs.
 
-    Each is tried at the beginning of the loop, and after one and two other steps.  Flows of the same text
-    share what their trials found, whatever divides their extents: trials draw their own.
+    Steps are evaluated at the beginning of the loop, and after one and two other steps.  Flows with the same
+    text share the findings, even if the divisors of their extents differ: trials draw their own extents.
 
     Args:
         form: the form of the loop.
@@ -125,11 +126,11 @@ class Trials:
 
     @cached_property
     def steps(self) -> tuple[_TriedStep, ...]:
-        """The first step and later ones; none if arrays would be too large, or the loop has one element."""
+        """The steps to evaluate; none if the arrays would be too large, or the loop has only one element."""
         made = list[_TriedStep]()
         for given in drawn(self.form.flow, along=self.form.n.extent):
             extent = given.integer(self.form.n.extent)
-            if extent < 2:  # one column tells nothing about a column that others are reduced with
+            if extent < 2:  # a reduction of one column does not show how it depends on other columns
                 return ()
             trial, known = Evaluation(given, 2), dict[int, Any]()
             starts = [(cell, trial.value(cell.start, known)) for cell in self.form.fold.cells]
@@ -142,11 +143,11 @@ class Trials:
         return tuple(made)
 
     def leaves_state(self, mask: Mask) -> bool:
-        """Whether a step in which a mask hides everything changes no value that the loop carries.
+        """Whether a step that a mask hides completely changes no value that the loop carries.
 
-        The carried values must keep their bits in every trial, and every choice of the step must have gone
-        either way.  No array, position or size may enter the new values elsewhere: what depends on nothing
-        but the carried values and the numbers of a launch is believed after these trials.
+        The carried values must be unchanged in every trial, and every choice of the step must have had both
+        outcomes.  No array, position or size may enter the new values elsewhere.  Values that depend only on
+        the carried values and on numbers of a launch are trusted after these trials.
         """
         key, known_before = self.number[id(mask.node)], self._found.leaves_state
         if key in known_before:
@@ -166,10 +167,10 @@ class Trials:
         return known_before[key]
 
     def numbers_behind(self, node: Node, number: float) -> dict[int, float]:
-        """Find values that are constant where ``node`` is a number; weights are 0 where scores are -inf.
+        """Find values that are constant wherever ``node`` is a number: weights are 0 where scores are -inf.
 
-        They are found by the same trials as in `leaves_state`, but the value is the number in the last column
-        alone: what is reduced along the columns depends on the others.
+        The trials are those of `leaves_state`, but ``node`` is the number only in its last column, so that
+        reductions along the columns still depend on the others.
 
         Args:
             node: the value, which varies along the loop's span.
@@ -186,7 +187,7 @@ class Trials:
         return {key: value for key, value in found.items() if key in settled}
 
     def constants(self, node: Node, number: float) -> dict[int, float]:
-        """The values of a step that are the same number in all trials, if a given value is a number."""
+        """The values of a step that are one number in all trials in which ``node`` is ``number``."""
         key = self.number[id(node)], number
         if key not in self._found.constants:
             made = self._constants(node, number)
@@ -214,12 +215,12 @@ class Trials:
 
 @dataclass(frozen=True)
 class _Found:
-    """The results of the trials of a flow; values are numbered in the order of `FoldForm.inside`.
+    """The findings of the trials of a flow.  Values are numbered in the order of `FoldForm.inside`.
 
     Args:
         flow: the text of the flow.
-        leaves_state: for each mask whether its hidden steps change no carried value.
-        constants: for a value and its number, the numbers of other values.
+        leaves_state: for each mask, whether its hidden steps change no carried value.
+        constants: for a value that is a given number, the values that are constant, with their numbers.
     """
 
     flow: str
@@ -231,13 +232,13 @@ _found_for = lru_cache(maxsize=256)(_Found)
 
 
 def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, float]) -> set[int]:
-    """The values of a step that no array, position or size enters where a value is a number, by their `id`.
+    """The values that depend on no array, position or size wherever ``node`` is a number, by their `id`.
 
-    A trial cannot tell how a value depends on them: ``maximum(x - 1e6, 0)`` is 0 for all random numbers.
+    Trials cannot find these dependences: ``maximum(x - 1e6, 0)`` is 0 for all random numbers.
 
     Args:
         form: the form of the loop.
-        node: the value that is a number.
+        node: the value that is the number.
         number: the number.
         constants: values that are one number in every trial.
     """
@@ -250,7 +251,7 @@ def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, 
             places, absorbed = ABSORBING[one.function]
             sizes = [math.nan if number is None else abs(number) for number in numbers]
             is_absorbed = any(sizes[at] == absorbed for at in places)
-            if one.function == "fma" and math.inf in sizes[:2]:  # a product of this size decides, too
+            if one.function == "fma" and math.inf in sizes[:2]:  # an infinite product decides, too
                 is_absorbed |= all(id(part) in settled for part in one.given[:2])
         elif isinstance(one, Map) and one.function == "select":
             is_absorbed = numbers[1] is not None and numbers[1] == numbers[2]
@@ -263,11 +264,11 @@ def _settled(form: FoldForm, node: Node, number: float, constants: Mapping[int, 
 
 
 class _Choices:
-    """The choices of a step, and which outcomes of each were seen.
+    """The choices of a step, and the outcomes of each that trials have seen.
 
     Args:
         form: the form of the loop.
-        forced: values that are a number, whose choices do not matter.
+        forced: values that are set to a number; they are not counted as choices.
     """
 
     def __init__(self, form: FoldForm, forced: Mapping[int, Any]) -> None:
@@ -297,13 +298,13 @@ class _Choices:
 
 
 class _TriedStep:
-    """A step of a loop on random arrays.
+    """A step of a loop, evaluated on random arrays.
 
     Args:
         form: the form of the loop.
-        evaluation: the arrays.
+        evaluation: the evaluation with these arrays.
         state: the carried values before the step.
-        place: the positions of the step.
+        place: the first position of the step, and the end of its positions.
     """
 
     def __init__(
@@ -315,12 +316,12 @@ class _TriedStep:
     def step(
         self, nodes: Sequence[Node], forced: Mapping[int, tuple[Node, float]], *, last: bool = False
     ) -> tuple[list[Any], dict[int, Any]]:
-        """Some values of the step, and all values that were computed for them.
+        """Evaluate values of the step; return them, and all values that were computed on the way.
 
         Args:
             nodes: the values.
-            forced: values that are a number instead, by their `id`.
-            last: whether they are the number in their last column alone.
+            forced: values to set to a number, by their `id`.
+            last: whether to set only their last column.
         """
         trial, fold = self.evaluation, self.form.fold
         trial.runs[fold.span] = self.place

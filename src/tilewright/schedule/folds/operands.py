@@ -1,7 +1,7 @@
 """Operands of a loop in shared memory, and the tiles of a block at each step.
 
 `HeldOperand` copies the tile of an operand to shared memory.  `StepPlace` knows the addresses of the elements
-of a step, and the thread that holds each.  Both see the block as a `LoopBlock`: form, schedule and tiles.
+of a step, and the thread that holds each.  Both use the block through the protocol `LoopBlock`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tilewright.threads.distribution import Distribution, blocked
 
 
 def is_exchanged(schedule: Schedule, form: FoldForm) -> bool:
-    """Whether left operands pass through shared memory, because sums lie in other threads than operands."""
+    """Whether left operands pass through shared memory, because other threads computed their elements."""
     in_place = schedule.atom.instruction == "mma.sync" and form.element.bytes == 2
     return bool(form.mixtures) and not in_place and schedule.atom.lanes * prod(schedule.warps) > 1
 
 
 class LoopBlock(Protocol):
-    """The work of a block, as its operands and places know it."""
+    """The attributes and methods of a block that its operands and places use."""
 
     form: FoldForm
     schedule: Schedule
@@ -68,7 +68,7 @@ class LoopBlock(Protocol):
         """The multiplication of products along the loop's span."""
 
     def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
-        """Add a product along the loop's span to sums."""
+        """Add a product along the loop's span to ``total``."""
 
     def exchange_memory(self, tile: Fragment) -> Tensor:
         """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
@@ -80,7 +80,7 @@ class StepPlace:
     Args:
         block: the block.
         step: index of the step along the loop; after the loop, 0.
-        inner: index of the tile along the sums inside of a step.
+        inner: index of the tile along the depth of the scores.
     """
 
     def __init__(self, block: LoopBlock, step: Index = 0, inner: Index = 0) -> None:
@@ -146,7 +146,7 @@ class StepPlace:
         return 1, 0
 
     def loaded(self, part: ArrayPart) -> Index | None:
-        """An integer in memory that is known for the whole tile; None for other parts of arrays."""
+        """The integer that a part of an array has for the whole tile; None if the part varies in the tile."""
         return self.block.bounds.get((part.operand.name, part.at))
 
     def spread(self, axes: tuple[Axis, ...]) -> Distribution:
@@ -173,7 +173,7 @@ class StepPlace:
         return self.block.form.n
 
     def behind(self, node: Node, number: float) -> Mapping[int, float]:
-        """The values of a step that are one known number where a value is a number, by their `id`."""
+        """The values of a step that are one known number wherever ``node`` is ``number``, by their `id`."""
         return self.block.trials.numbers_behind(node, number)
 
     def mask(self, node: Map) -> Mask | None:
@@ -181,14 +181,14 @@ class StepPlace:
         return self.block.masks.get(id(node))
 
     def product(self, node: Sum, values: TileValues) -> Fragment:
-        """A product along the loop's span: the left operand is computed in registers."""
+        """A product along the loop's span; its left operand is computed in registers."""
         total = tw.accumulator(self.block.mixing, name="product")
         self.block.mix(node, values, self.step, total)
         return total
 
 
 class OperandPlace(StepPlace):
-    """The tile of an operand of a product, dealt out to threads for the copy to shared memory."""
+    """The tile of an operand of a product, distributed over all threads for the copy to shared memory."""
 
     def __init__(self, place: StepPlace, spans: tuple[Span, Span], threads: int) -> None:
         super().__init__(place.block, place.step, place.inner)
@@ -219,7 +219,7 @@ class HeldOperand:
     def __init__(self, block: LoopBlock, node: Node, along: Span) -> None:
         self.block, self.along = block, along
         self.node, _ = transposed(node)
-        """The operand, in the order of memory if it is a part of an array."""
+        """The operand without transpositions: a part of an array has its order of memory."""
 
         spans = [axis for axis in self.node.axes if axis is not None]
         assert len(spans) == 2, "rows, and the span of the sum"
@@ -237,7 +237,7 @@ class HeldOperand:
 
     @property
     def copies_are_many(self) -> bool:
-        """Whether one warp copies a tile: it would also compare each row with the end of the array."""
+        """Whether one warp copies a whole tile, so that it pays to branch once for tiles inside the array."""
         schedule = self.block.schedule
         return schedule.copies_in_background and schedule.warps[0] == 1 and schedule.atom.lanes > 1
 
@@ -256,7 +256,7 @@ class HeldOperand:
         return tile if self.spans[1] == (along or self.along) else tile.permute(1, 0)
 
     def bring(self, place: StepPlace) -> None:
-        """Copy the tile of a step to shared memory; decode it on the way if it has a function."""
+        """Copy the tile of a step to shared memory; apply the operand's elementwise functions, if any."""
         block = self.block
         is_inner = self.along in block.form.depths and not block.schedule.resident
         target = self.stage(place.inner if is_inner else place.step)
@@ -288,7 +288,7 @@ class HeldOperand:
 
 
 def is_converted(node: Node) -> bool:
-    """Whether an operand is a part of an array in another dtype, and so 0 beyond its end."""
+    """Whether an operand is a part of an array with conversions alone, and so 0 beyond the array's end."""
     while isinstance(node, Map) and node.function in CONVERSION:
         node = node.given[0]
     return isinstance(node, ArrayPart)

@@ -1,4 +1,4 @@
-"""Parts of a loop that carries a state: how the states of two parts merge, and how blocks exchange them.
+"""The merge of the states of a loop's parts: the rules for each cell, and the exchange between blocks.
 
 A state consists of *cells*, one for each carried value.  The rule that merges a cell follows from the graph
 of a step.  Let ``x`` be a value that does not depend on cells.
@@ -73,8 +73,8 @@ class Added:
     """``cell + x``, or ``cell * keep + x``.
 
     Args:
-        keep: the node that rescales the cell; None: it is not rescaled.
-        by: the cell with the extreme on which it depends.
+        keep: the factor that rescales the cell; None: the cell is not rescaled.
+        by: index of the cell with the extreme on which the factor depends.
     """
 
     keep: Node | None = None
@@ -87,7 +87,7 @@ class Companion:
 
     Args:
         new: the node y.
-        by: the cell with the extreme.
+        by: index of the cell with the extreme.
     """
 
     new: Node
@@ -99,26 +99,26 @@ class Stated:
     """A merge that the author of the loop states.
 
     Args:
-        merge: the cells of both parts, and that of both together.
+        merge: the cells of both parts, and the merged cell.
     """
 
     merge: CellMerge
 
 
 AUTO = "auto"
-"""Value of `Schedule.split_k` for as many parts as give each block one."""
+"""Value of `Schedule.split_k` that gives each block one part."""
 
 LEAST_PARTS = 4
-"""Parts of a loop whose steps store, at least: it is computed twice, so that two parts would gain nothing."""
+"""Fewest parts of a split loop whose steps store.  Parts are computed twice, so two parts gain nothing."""
 
 COPIED_BYTES = 16
-"""Bytes of one copy in the background; the cells of a part are multiples of it."""
+"""Bytes of one async copy.  Parts pass through shared memory only if their cells are multiples of it."""
 
 Rule = Extreme | Added | Companion | Stated
 
 
 class StateMerge:
-    """How the cells of two parts of a loop merge.
+    """The rules by which the cells of two parts of a loop merge.
 
     Args:
         form: the form of the flow.
@@ -140,7 +140,7 @@ class StateMerge:
 
     @property
     def against(self) -> str:
-        """Why parts do not merge; empty if they do."""
+        """The reason why parts cannot merge; empty if they can."""
         for cell, rule in zip(self.cells, self.rules, strict=True):
             if rule is None:
                 return (
@@ -152,7 +152,7 @@ class StateMerge:
 
     @property
     def is_stated(self) -> bool:
-        """Whether the author states how cells merge; that merge does not handle parts without steps."""
+        """Whether the author states how cells merge.  A stated merge cannot take parts without steps."""
         return any(isinstance(rule, Stated) for rule in self.rules)
 
     def merged(self, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]) -> list[Any]:
@@ -188,7 +188,7 @@ class StateMerge:
         return made
 
     def rescaling(self, node: Node) -> Added | None:
-        """The rule of a sum that is rescaled as a value of a step must be; None if no sum is."""
+        """The rule of a sum whose rescaling factor also rescales a value of a step; None without one."""
         weight = self.powers.weight(node)
         for rule in self.rules:
             if isinstance(rule, Added) and rule.keep is not None and weight not in (None, PLAIN, ZERO):
@@ -201,9 +201,9 @@ class StateMerge:
         return None
 
     def keep(self, rule: Added, place: Any, own: Any, both: Any) -> Any:
-        """The factor from the extreme of a part to that of all parts; 1 if they are equal.
+        """The factor that rescales from the extreme of a part to that of all parts; 1 if they are equal.
 
-        The difference of two infinite extremes is no number.
+        Equal extremes are a separate case, because the difference of two infinite extremes is NaN.
         """
         assert rule.keep is not None
         known = {id(self.cells[rule.by]): own, id(self.form.fold.steps[rule.by]): both}
@@ -220,7 +220,7 @@ class StateMerge:
     def _chosen(
         self, at: int, rule: Companion, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]
     ) -> Any:
-        """The companion of the extreme of two parts: a step that meets the second part."""
+        """The companion of the extreme of two parts: the loop's step, with the second part as its input."""
         extreme = self.rules[rule.by]
         assert isinstance(extreme, Extreme)
         known = {
@@ -234,7 +234,7 @@ class StateMerge:
     # ------------------------------------------------------------ rules
 
     def _is_free(self, node: Node) -> bool:
-        """Whether no cell of the loop enters a value; those of earlier loops are known."""
+        """Whether a value depends on no cell of the loop; cells of earlier loops are allowed."""
         return not any(isinstance(one, Cell) for one in walk(node, {*self.form.results}))
 
     def _extreme(self, at: int) -> Extreme | None:
@@ -288,7 +288,7 @@ class StateMerge:
 
 
 def _terms(node: Node, cell: Cell) -> tuple[list[Node | None], list[Node]] | None:
-    """What multiplies a cell in a sum, None for 1, and the other terms; None if the sum is not linear."""
+    """The factors of a cell in a sum (None stands for 1) and the other terms; None if it is not linear."""
     if node is cell:
         return [None], []
     if all(one is not cell for one in walk(node)):
@@ -308,13 +308,13 @@ def _terms(node: Node, cell: Cell) -> tuple[list[Node | None], list[Node]] | Non
 
 
 def parts_of_loop(form: FoldForm, tiles: Index, steps: Index, blocks: int) -> Index:
-    """Parts of a loop with which each of the blocks that run at once has one.
+    """The number of parts of a loop that gives each of the blocks that run at once one part.
 
     Args:
         form: the form.
-        tiles: tiles of the results.
-        steps: steps of the loop.
-        blocks: blocks that run at once.
+        tiles: number of tiles of the results.
+        steps: number of steps of the loop.
+        blocks: number of blocks that run at once.
     """
     parts = parts_of_k(tiles, steps, blocks)
     if not form.fold.results:
@@ -326,22 +326,21 @@ def parts_of_loop(form: FoldForm, tiles: Index, steps: Index, blocks: int) -> In
 
 
 class MergedStates(WorkspaceSums):
-    """The cells of every part are written; the last block to arrive merges them, in the order of the parts.
+    """A merge of all parts by the last block to arrive, in the order of the parts.
 
-    As with sums, neighbours are merged first if there are many parts.  The parts that have steps are the
-    first ones.
+    Every block writes its cells to global memory.  As with sums, neighbours are merged first if there are
+    many parts.  If some parts have no steps, they are the last ones.
 
-    A thread has too few registers to read several parts of many values at once, and each read waits for the
-    second-level cache.  So parts come through the shared memory that held the operands of the loop, if copies
-    in the background fill it: all parts that fit are on their way at the same time.
+    A thread has too few registers to read several parts of many values at once, and each read waits for L2.
+    So async copies bring as many parts as fit to the shared memory that held the loop's operands.
 
     Args:
         schedule: how the loop is computed.
-        tiles: tiles of the result.
-        parts: parts of all of them.
+        tiles: number of tiles of the result.
+        parts: number of parts of all tiles together.
         cells: the map of each cell to threads, and its dtype.
         starts: function that returns the cells before the first step.
-        merge: how they merge.
+        merge: the rules by which they merge.
         place: the tile of the block.
         room: bytes of shared memory for parts, which nothing else uses after the loop; 0: none.
     """
@@ -359,7 +358,7 @@ class MergedStates(WorkspaceSums):
     ) -> None:
         self.cells, self.starts, self.merge, self.place = cells, starts, merge, place
         self.steps: Index = 0
-        """The number of steps of all parts."""
+        """The number of steps of all parts together."""
 
         super().__init__(schedule, tiles, parts, len(cells))
         sizes = [
@@ -367,7 +366,7 @@ class MergedStates(WorkspaceSums):
         ]
         is_fit = all(size % COPIED_BYTES == 0 for size in sizes)
         self.staged = min(room // sum(sizes), FAN) if is_fit else 0
-        """Parts that shared memory holds at once; less than 2: they are read into registers."""
+        """Number of parts that shared memory holds at once; below 2, parts are read into registers."""
 
         if self.staged > 1:
             self.room = [
@@ -384,11 +383,11 @@ class MergedStates(WorkspaceSums):
             self.memory.append(partial_state)
 
     def held(self, slot: Index, group: Index, number: int = 0) -> Any:
-        """(rows, columns): the memory of a cell of a part."""
+        """The memory of cell ``number`` of a part, as (rows, columns)."""
         return self.orders[number].tile(self.memory[number][slot])
 
     def _add(self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int) -> None:
-        """Merge the parts ``first``, ``first + step``, ..., ``count`` in number; several are read at once."""
+        """Merge the ``count`` parts ``first``, ``first + step``, ...; several are read at once."""
         values = sum(spread.size_values * dtype.bytes for spread, dtype in self.cells)
         at_once = parts_at_once(count, IN_FLIGHT * REGISTER_BYTES // max(values, 1))
         for cell, start in zip(totals, self.starts(), strict=True):
@@ -416,7 +415,7 @@ class MergedStates(WorkspaceSums):
     def _add_staged(
         self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int
     ) -> None:
-        """Merge parts that come through shared memory, several at once."""
+        """Merge the same parts; async copies bring several at once to shared memory."""
         for turn in traced_range(ceil_div(count, self.staged)):
             begin = let(turn * self.staged)
             here = let(minimum(count - begin, self.staged))
@@ -440,7 +439,7 @@ class MergedStates(WorkspaceSums):
             tw.barrier()
 
     def _merge_stated(self, totals: Sequence[Fragment], cells: Sequence[Fragment], number: Index) -> None:
-        """Merge a part by the author's rule; the first one is taken as it is."""
+        """Merge a part by the author's rule; copy the first part."""
         with when(number == 0):
             for cell, new in zip(totals, cells, strict=True):
                 cell.assign(new)
@@ -448,7 +447,7 @@ class MergedStates(WorkspaceSums):
             self._merge(totals, cells)
 
     def _have_read(self) -> None:
-        """Wait for the warp: several lanes have read the numbers of a row, and one of them writes."""
+        """Synchronise the warp: several lanes have read the numbers of a row, and one of them writes."""
         if any(spread.copies > 1 for spread, _ in self.cells):
             tw.warp_barrier()
 

@@ -1,7 +1,7 @@
-"""Powers and indices of extremes: how values of a loop depend on a running extreme; and values of rows.
+"""Values of a loop that depend on a running extreme: powers of it, and its index.
 
-Terms that all have the factor ``f(h(extreme))``, with a linear ``h`` and ``f`` one of `POWERS`, can be
-rescaled together: from one extreme to another one by ``f(h(new) - h(old))``.
+If all terms of a sum have the factor ``f(h(extreme))``, with a linear ``h`` and ``f`` one of `POWERS`, the
+sum is rescaled from one extreme to another by the factor ``f(h(new) - h(old))``.
 
 The index of an extreme is the smallest position whose element is the extreme of the row, or NaN:
 ``where((x == top) | (x != x), positions, NOWHERE).min``.  A loop carries it as the companion of the extreme.
@@ -39,29 +39,29 @@ POWERS = ("exp", "exp2")
 OLD, NEW = "old", "new"
 
 Exponent = dict[tuple[int, str], tuple[float, tuple[Any, ...]]]
-"""A linear function of extremes: (cell, before or after the step) -> its factor, a number times values."""
+"""A linear function of extremes: (cell, `OLD` or `NEW`) -> its coefficient, a number times named values."""
 
 Weight = tuple[str, tuple[Any, ...]]
-"""What all terms of a value share: a function of `POWERS`, and the extremes in its exponent."""
+"""The factor that all terms of a value share: a function of `POWERS`, and the exponent as sorted items."""
 
 PLAIN: Weight = ("", ())
-"""The weight of a value that no cell enters."""
+"""The weight of a value that depends on no cell."""
 
 ZERO: Weight = ("0", ())
-"""The weight of the value 0, which fits every other weight."""
+"""The weight of the value 0, which matches every other weight."""
 
 
 class Powers:
-    """The exponents of values in the extremes of a loop.
+    """Analysis of values as powers of the extremes of a loop.
 
     Args:
         span: the span of the loop.
-        old: the number of each extreme before a step, by the `id` of its node.
-        new: the number of each extreme after a step.
-        is_free: function that says whether no carried value enters a value.
-        carried: other carried values, by their `id`; what depends on one has no weight.
-        is_bounded: function that says whether a power of this exponent cannot overflow in a step; default:
-            it cannot, as the author of the loop wrote it.
+        old: the number of each extreme, by the `id` of its node before a step.
+        new: the number of each extreme, by the `id` of its node after a step.
+        is_free: function that says whether a value depends on no carried value.
+        carried: the `id` of other carried values; a value that depends on one has no weight.
+        is_bounded: function that says whether the power of an exponent cannot overflow in a step; default:
+            always True, because the author wrote the loop.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Powers:
         """The values that multiply extremes, by their names in exponents."""
 
     def exponent(self, node: Node) -> Exponent | None:
-        """Return a value as a linear function of extremes, plus values without cells; else None."""
+        """Return a value as a linear function of extremes, without terms that need no cell; or None."""
         if id(node) in self.new:
             return {(self.new[id(node)], NEW): (1.0, ())}
         if id(node) in self.old:
@@ -103,7 +103,7 @@ class Powers:
         return None if extreme is None else self.exponent(extreme)
 
     def _product(self, left: Node, right: Node) -> Exponent | None:
-        """A linear function times a value that no cell enters."""
+        """The product of a linear function and a value that depends on no cell."""
         if self.is_free(left):
             left, right = right, left
         if self.is_free(left) and self.is_free(right):
@@ -168,9 +168,10 @@ class Powers:
 
 
 def finite(node: Node) -> Node | None:
-    """The extreme in ``where(extreme == limit, 0, extreme)``, whose limit is the extreme of no value.
+    """The extreme in ``where(extreme == limit, 0, extreme)``; None for other values.
 
-    All values are then the limit, and every term that has a power of the extreme is 0.  None: another value.
+    The limit is the neutral element of the extreme.  If the extreme is the limit, all its values are, and
+    every term that has a power of the extreme is 0.
     """
     match node:
         case Map(
@@ -189,7 +190,7 @@ def finite(node: Node) -> Node | None:
 
 
 def in_order(node: Node) -> Node:
-    """A value without new axes."""
+    """The argument of all `Rearrange` nodes around a value: the same elements, without new axes."""
     while isinstance(node, Rearrange):
         node = node.argument
     return node
@@ -198,7 +199,7 @@ def in_order(node: Node) -> Node:
 def times(
     factor: tuple[float, tuple[Any, ...]], number: float, names: tuple[Any, ...] = ()
 ) -> tuple[float, tuple[Any, ...]]:
-    """A number times names, multiplied by another one."""
+    """The product of two factors, each a number times names."""
     return factor[0] * number, tuple(sorted((*factor[1], *names)))
 
 
@@ -222,7 +223,7 @@ def _shared(left: Weight | None, right: Weight | None) -> Weight | None:
     return left if left == right else None
 
 
-# ---------------------------------------------------------------- places of extremes
+# ---------------------------------------------------------------- indices of extremes
 
 
 def extreme_of_place(node: Node, row: Span) -> Reduce | None:
@@ -238,7 +239,7 @@ def extreme_of_place(node: Node, row: Span) -> Reduce | None:
             argument=Map(function="select", given=(hit, place, Literal(value=value))),
             axis=axis,
         ) if value == NOWHERE and node.argument.axes[axis] == row:
-            if not isinstance(_without_axes(place), Position):
+            if not isinstance(in_order(place), Position):
                 return None
             extreme = _extreme(hit)
             is_of_row = extreme is not None and extreme.argument.axes[extreme.axis] == row
@@ -247,7 +248,7 @@ def extreme_of_place(node: Node, row: Span) -> Reduce | None:
 
 
 def _extreme(hit: Node) -> Reduce | None:
-    """The extreme that elements are compared with; those of floats may be NaN, too."""
+    """The extreme in a comparison of elements with it; floats are also compared with NaN."""
     match hit:
         case Map(
             function="or",
@@ -256,29 +257,22 @@ def _extreme(hit: Node) -> Reduce | None:
                 Map(function="not_equal", given=(one, other)),
             ),
         ) if x is one is other:
-            extreme = _without_axes(top)
+            extreme = in_order(top)
         case Map(function="equal", given=(x, top)) if not x.dtype.is_float:
-            extreme = _without_axes(top)
+            extreme = in_order(top)
         case _:
             return None
     is_extreme = isinstance(extreme, Reduce) and extreme.combine in ("max", "min")
     return extreme if isinstance(extreme, Reduce) and is_extreme and extreme.argument is x else None
 
 
-def _without_axes(node: Node) -> Node:
-    """A value without new axes."""
-    while isinstance(node, Rearrange):
-        node = node.argument
-    return node
-
-
 def moved_place(combine: str, place: Cell, first: Node, so_far: Cell, here: Node) -> Map:
-    """The place after a step.
+    """The index of an extreme after a step.
 
     Args:
         combine: ``"max"`` or ``"min"``.
-        place: the place so far.
-        first: the place in the step.
+        place: the index before the step.
+        first: the first index of the step's extreme.
         so_far: the extreme before the step.
         here: the extreme of the step.
     """
@@ -294,7 +288,7 @@ def moved_place(combine: str, place: Cell, first: Node, so_far: Cell, here: Node
 
 
 def compared(condition: Node) -> tuple[Node, Node] | None:
-    """The two values of ``low < high``, which may prefer NaN; None for other conditions."""
+    """The two values of ``low < high``, also if NaN counts as the extreme; None for other conditions."""
     match condition:
         case Map(function="less", given=(low, high)):
             return low, high
@@ -319,9 +313,9 @@ def compared(condition: Node) -> tuple[Node, Node] | None:
 
 
 def scaled_later(node: Sum) -> Node:
-    """A product with a number that multiplies its left operand after the sum, as in ``(scale * q) @ k``.
+    """Rewrite ``(scale * q) @ k`` to ``scale * (q @ k)`` for a number ``scale``; other products stay.
 
-    Numbers of f32 multiply an operand of f16 in f32, and the product keeps the narrower operand.
+    The number would widen an operand of f16 to f32; after the rewrite the product has the narrow operand.
     """
     match node.a:
         case Map(function="mul", given=(one, other)) if not (one.axes and other.axes):
@@ -331,7 +325,7 @@ def scaled_later(node: Sum) -> Node:
             narrow = left
             while is_widened(narrow):
                 narrow = narrow.given[0]
-            if narrow is left:  # products of f32 may overflow where those with the number do not
+            if narrow is left:  # without the number, products of f32 may overflow
                 return node
             made = replace(node, a=narrow)
             return Map(node.dtype, node.axes, "mul", (made, number), location=node.location)
@@ -339,7 +333,7 @@ def scaled_later(node: Sum) -> Node:
 
 
 def is_widened(node: Node) -> TypeGuard[Map]:
-    """Whether a value is converted to a dtype that holds it."""
+    """Whether a value is a conversion to a dtype that can represent all values of its argument."""
     return (
         isinstance(node, Map) and node.function == "convert" and holds_all(node.dtype, [node.given[0].dtype])
     )
@@ -351,7 +345,7 @@ def is_extreme(node: Reduce | Sum) -> bool:
 
 
 def guarded(node: Node) -> Node | None:
-    """The maximum of a row in ``max(maximum, number)``, or the minimum in ``min``; None for other values."""
+    """The row's maximum in ``max(maximum, number)``, or its minimum in ``min``; None for other values."""
     match node:
         case Map(function="max" | "min" as function, given=(left, right)):
             reduced, number = (right, left) if isinstance(left, Literal) else (left, right)
@@ -361,7 +355,7 @@ def guarded(node: Node) -> Node | None:
 
 
 def reduction_of(node: Node) -> Reduce | Sum:
-    """The reduction inside of a guard, or the reduction itself."""
+    """The reduction in ``max(maximum, number)`` or ``min(minimum, number)``, or the reduction itself."""
     found = guarded(node) or node
     assert isinstance(found, Reduce | Sum)
     return found
@@ -373,7 +367,7 @@ def converted(node: Node, kind: DType) -> Node:
 
 
 def fitted(node: Node, axes: tuple[Axis, ...]) -> Node:
-    """A value of rows with a new axis of columns if others have it, and without one if not."""
+    """A value of rows, with as many axes as ``axes``: a new axis of columns is added or removed."""
     while isinstance(node, Rearrange) and len(node.axes) != len(axes):
         node = node.argument
     if not node.axes or len(node.axes) == len(axes):

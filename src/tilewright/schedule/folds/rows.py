@@ -1,11 +1,11 @@
-"""Whole rows as loops: reductions and products along a whole row become a loop that carries a state.
+"""Rewrite of reductions and products along a whole row to a loop that carries a state.
 
-``softmax(Q[m] @ K.T) @ V`` reduces the row of scores three times: its maximum, the sum of its
-exponentials, and a product.  The online form computes all three in one loop.  Each reduction is a cell.  A
-sum whose terms all have the factor ``f(c * (x - top))``, with the extreme of x, is rescaled in each step,
-from the extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``,
-multiplies the sum after the loop.  A reduction that depends on others in another way gets a second loop.  The
-first loop then also computes factors of products, such as ``1 / total``.
+``softmax(Q[m] @ K.T) @ V`` reduces the row of scores three times: its maximum, the sum of its exponentials,
+and a product.  The online form computes all three in one loop.  Each reduction is a cell.  If all terms of a
+sum have the factor ``f(c * (x - top))``, where ``top`` is the extreme of x, each step rescales the sum from
+the extreme so far to the new one.  A factor that is the same along the row, such as ``1 / total``, multiplies
+the sum after the loop.  A reduction that depends on others in another way gets a second loop.  The first loop
+then also computes factors of products, such as ``1 / total``.
 
 The result is a flow with the loop that an author would have written.
 """
@@ -43,6 +43,7 @@ from tilewright.dtypes import DType, f32, limits
 from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.dataflow.rows import along
+from tilewright.schedule.epilogue.reductions import neutral
 from tilewright.schedule.factors import EXPLICIT
 from tilewright.schedule.folds.powers import (
     PLAIN,
@@ -63,7 +64,6 @@ from tilewright.schedule.folds.powers import (
     scaled_later,
     times,
 )
-from tilewright.schedule.folds.values import neutral_of
 from tilewright.symbolic.expr import add, mul
 from tilewright.views.transforms import Embed
 
@@ -71,7 +71,7 @@ ONLINE, TWO_PASSES, KEPT = "online", "two passes", "kept"
 """The values of `Schedule.fold`."""
 
 NOTHING_BELOW = 2.0**32
-"""From such an exponent on, the power of the next f32 below it is 0."""
+"""Exponents of at least this size are so far apart in f32 that the power of their difference is 0."""
 
 SUMS_FIRST = "a kernel that stores the prefix sums; the second kernel reads them"
 
@@ -90,9 +90,9 @@ def rows_of(flow: Flow) -> list[Span]:
 
 
 def with_rows(flow: Flow) -> Flow:
-    """The flow with reductions along whole rows in place of those along the columns of a tile.
+    """Replace reductions along the columns of a tile by reductions along whole rows.
 
-    It has the same meaning.  It returns the flow itself if nothing is reduced along the columns.
+    If nothing is reduced along the columns, return the flow itself.
     """
     last = flow.tiles[-1]
     if last.kind == BATCH:
@@ -102,14 +102,14 @@ def with_rows(flow: Flow) -> Flow:
     ]
     if not nodes:
         return flow
-    is_scanned = any(isinstance(one, Scan) for one in nodes)  # then the row takes the place of the tiles
+    is_scanned = any(isinstance(one, Scan) for one in nodes)  # then the row replaces the span of the tiles
     row = Span(last.name if is_scanned else f"{last.name}_row", last.extent, STEPS)
     met = {axis for node in flow.walk() if last in node.axes for axis in node.axes}
     row = next((one for one in rows_of(flow) if one.extent == last.extent and one not in met), row)
     known: dict[int, Node] = {}
 
     def again(node: Node) -> Node:
-        """The value with whole rows in its reductions along the columns."""
+        """Return the value with reductions along whole rows instead of along columns."""
         if id(node) not in known:
             made: Node = node
             match node:
@@ -134,9 +134,9 @@ def with_rows(flow: Flow) -> Flow:
 
 
 def with_reduced_tiles(flow: Flow) -> Flow:
-    """The flow without products, with whole rows in place of tiles that it reduces.
+    """In a flow without products, replace the spans of tiles that are reduced by whole rows.
 
-    Such rows are the last dimension of the tiles.  It has no tiles if nothing varies along it any more.
+    The reduced span becomes the last one of the tiles.  It is dropped if no result varies along it.
 
     Raises:
         TraceError: rows of a group are reduced.
@@ -160,14 +160,14 @@ def with_reduced_tiles(flow: Flow) -> Flow:
 
 
 def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
-    """The flow with loops that carry a state in place of everything that is reduced along a whole row.
+    """Replace all reductions and products along a whole row by loops that carry a state.
 
     Args:
         flow: the flow.
         how: a value of `Schedule.fold`.
 
     Raises:
-        TraceError: several rows are reduced.
+        TraceError: reductions along several rows, or reductions of prefix sums.
     """
     spans = rows_of(flow)
     if not spans:
@@ -194,10 +194,10 @@ def _refuse(what: str, nearest: str, flow: Flow, node: Node | None = None) -> No
 
 
 def _with_row_stored(flow: Flow, spans: Sequence[Span]) -> Flow:
-    """The flow with results along the row that is reduced stored along the row itself.
+    """If a result varies along the reduced row, store it along the span of the row instead of tiles.
 
-    ``O[m, n] = softmax(X[m] @ W)`` stores a value for each element of such a row.  The tiles of the result
-    are then whole rows, and a second pass over the row computes its scores again.
+    ``O[m, n] = softmax(X[m] @ W)`` stores a value for each element of the row.  The tiles of the result are
+    then whole rows, and a second pass over the row computes its scores again.
     """
     if len(flow.tiles) < 2:
         return flow
@@ -217,7 +217,7 @@ def _with_row_stored(flow: Flow, spans: Sequence[Span]) -> Flow:
 
 
 def _stored_along(flow: Flow, values: Sequence[Node], last: Span, row: Span) -> Flow:
-    """The flow with other values of its results, and with a row in place of a span of tiles."""
+    """Replace the values of the results, and the span ``last`` of the tiles by ``row``."""
     known: dict[int, Node] = {}
     made = unified([along(value, {last: row}, known) for value in values])
     stores = tuple(
@@ -233,10 +233,10 @@ def named(node: Reduce | Scan) -> str:
 
 
 def _with_scans(flow: Flow, span: Span) -> Flow:
-    """The flow with a last loop for prefix sums along a row: it carries the sums so far, and stores results.
+    """Add a last loop for prefix sums along a row.  It carries the sums so far, and its steps store results.
 
     Args:
-        flow: the flow, in which everything that is reduced along the row is known after a loop.
+        flow: the flow; earlier loops compute all reductions along the row.
         span: the row.
 
     Raises:
@@ -260,16 +260,16 @@ def _with_scans(flow: Flow, span: Span) -> Flow:
     known: dict[int, Node] = {}
 
     def again(node: Node) -> Node:
-        """The value in a step, with the prefix sums of the step and those before it.
+        """Return the value in a step; prefix sums are those of the step plus the sum before it.
 
-        Sums to the last element are prefix sums of the row in the reverse order, which is that of views.
+        Sums to the last element are prefix sums of the reversed row, and read arrays through reversed views.
         """
         if id(node) in known:
             return known[id(node)]
         made = node
         match node:
             case ArrayPart(operand=operand, at=at) if reverse and span in at:
-                made = replace(node, operand=_turned(operand, at.index(span)))
+                made = replace(node, operand=_reversed(operand, at.index(span)))
             case Position() if reverse and node.span == span:
                 last = Integer(node.dtype, (), add(span.extent, -1), location=node.location)
                 made = Map(node.dtype, node.axes, "sub", (last, node), location=node.location)
@@ -305,17 +305,17 @@ def _with_scans(flow: Flow, span: Span) -> Flow:
     stores = [replace(store, value=new.get(id(store), store.value)) for store in flow.stores]
     if reverse:
         stores = [
-            replace(one, operand=_turned(one.operand, one.at.index(span))) if id(was) in new else one
+            replace(one, operand=_reversed(one.operand, one.at.index(span))) if id(was) in new else one
             for one, was in zip(stores, flow.stores, strict=True)
         ]
     return replace(flow, stores=tuple(stores))
 
 
-def _turned(operand: Operand, dim: int) -> Operand:
-    """A view of an array with the elements of a dimension in the reverse order."""
+def _reversed(operand: Operand, dim: int) -> Operand:
+    """A view of an array with the elements of a dimension in reverse order."""
     extent = operand.shape[dim]
-    turned = Embed(dim, (extent,), (-1,), add(1, mul(-1, extent)))
-    return replace(operand, transforms=(*operand.transforms, turned))
+    backwards = Embed(dim, (extent,), (-1,), add(1, mul(-1, extent)))
+    return replace(operand, transforms=(*operand.transforms, backwards))
 
 
 Scaling = tuple[str, Node]
@@ -323,7 +323,7 @@ Scaling = tuple[str, Node]
 
 
 class RowLoops:
-    """The loops along a whole row.
+    """The rewrite of a flow's reductions along a whole row to loops; `flow` is the result.
 
     Args:
         before: the flow.
@@ -334,27 +334,27 @@ class RowLoops:
     def __init__(self, before: Flow, span: Span, how: str) -> None:
         self.before, self.span, self.how = before, span, how
         nodes = [*before.walk()]
-        # The maximum of a row's maximum and a number is one reduction, which begins with the number.
+        # ``max(maximum of the row, number)`` is one reduction that begins with the number.
         guards = [node for node in nodes if self._binds(guarded(node))]
         used = {id(one) for node in nodes if node not in guards for one in node.arguments}
         used |= {id(store.value) for store in before.stores}
         self.reductions = [
             node for node in nodes if node in guards or (self._binds(node) and id(node) in used)
         ]
-        """Everything that is reduced along the row, arguments first."""
+        """All reductions and products along the row, arguments first."""
 
         self.placed = {id(extreme_of_place(node, span)) for node in self.reductions}
-        """The extremes whose places are asked for, by their `id`."""
+        """The `id` of each extreme whose index is used."""
 
         self._check_rows()
         self.done: set[int] = set()
-        """The reductions that earlier loops compute, by their `id`."""
+        """The `id` of each reduction that an earlier loop computes."""
 
         self.after: dict[int, Node] = {}
-        """Values after the loops, by the `id` of those of the row."""
+        """Values after the loops, by the `id` of the original value."""
 
         self.common: dict[int, Node] = {}
-        """Values that no reduction enters: they are one node in the loops and after them."""
+        """Values that depend on no reduction: loops and the values after them share one node."""
 
         left = self.reductions
         while left:
@@ -365,7 +365,7 @@ class RowLoops:
         self.flow = replace(before, stores=stores)
 
     def _check_rows(self) -> None:
-        """Refuse a reduction that has no value for each row of the results, which a loop carries."""
+        """Refuse reductions whose axes are not the rows of the results, or rows and columns."""
         inner = [span for span in self.before.tiles if span.kind != BATCH]
         for node in self.reductions if inner else ():
             reduced, (m, *columns) = reduction_of(node), inner
@@ -400,23 +400,23 @@ class RowLoops:
             self.cells: list[Cell] = []
             self.steps: list[Node] = []
             self.places: dict[int, int] = {}
-            """The cell of each reduction, by the `id` of its node."""
+            """The number of the cell of each reduction, by the `id` of its node."""
 
             self.inner: dict[int, int] = {}
-            """The cell of each extreme in exponents, by the extreme's number."""
+            """The number of the cell that exponents use for an extreme, by the extreme's number."""
 
             self.neutral: dict[int, int] = {}
-            """The cell of each extreme that begins with its neutral element, by the `id` of its node."""
+            """The number of the cell that begins with the neutral element, by the `id` of the extreme."""
 
             self.inside = dict(self.after)
-            """Values of a step, by the `id` of those of the row."""
+            """Values of a step, by the `id` of the original value."""
 
             self.kept: dict[Weight, Node] = {}
-            """What rescales sums, by the weight of their terms."""
+            """The factor that rescales sums, by the weight of their terms."""
 
             seen: set[int] = set()
             self.outside = {id(one) for value in used for one in self._until(value, seen)}
-            """Values that are used after the loop, by their `id`."""
+            """The `id` of each value that is used after the loop."""
 
             found = [(node, self._carry(node)) for node in taken]
             if trial:
@@ -440,10 +440,10 @@ class RowLoops:
         self.done |= {id(one) for node in taken for one in (node, reduction_of(node))}
         return later
 
-    # ------------------------------------------------------------ what is reduced
+    # ------------------------------------------------------------ reductions
 
     def _until(self, node: Node, seen: set[int]) -> Iterator[Node]:
-        """The values that a value is computed from, up to reductions along the row."""
+        """A value and the values that it depends on, up to reductions that this loop computes."""
         if id(node) not in seen:
             seen.add(id(node))
             yield node
@@ -452,7 +452,7 @@ class RowLoops:
                     yield from self._until(one, seen)
 
     def _binds(self, node: Node | None) -> bool:
-        """Whether a value is reduced along the row."""
+        """Whether a node is a reduction or a product along the row."""
         match node:
             case Reduce(argument=argument, axis=axis):
                 return argument.axes[axis] == self.span
@@ -461,15 +461,15 @@ class RowLoops:
         return False
 
     def _is_free(self, node: Node) -> bool:
-        """Whether no reduction of this loop, or of a later one, enters a value."""
+        """Whether a value depends on no reduction of this loop or of a later one."""
         return not any(self._binds(one) and id(one) not in self.done for one in walk(node))
 
     # ------------------------------------------------------------ the state
 
     def _carry(self, node: Node) -> list[Scaling] | None:
-        """Add the cell of a reduction and its next value; return the factors that follow the loop.
+        """Add the cell of a reduction and its next value; return the factors to apply after the loop.
 
-        None: it needs results of the loop.
+        Return None if the reduction needs results of the loop, and so a later loop.
         """
         reduced = reduction_of(node)
         extreme = extreme_of_place(node, self.span)
@@ -503,10 +503,10 @@ class RowLoops:
         return scalings
 
     def _extreme(self, node: Node, reduced: Reduce) -> None:
-        """Add the cell of an extreme; one in exponents begins with a finite number.
+        """Add the cells of an extreme.  The cell for exponents begins with a finite number.
 
-        Differences of two such extremes are numbers, also after steps without a finite value.  The value
-        after the loop may be infinite, and has a cell of its own.
+        So the difference of two extremes is never NaN, even after steps without a finite value.  If the
+        extreme is used after the loop, it may be infinite there, and has a second cell.
         """
         name = "top" if reduced.combine == "max" else "low"
         term = replace(reduced, argument=self._rebuilt(reduced.argument, self.inside))
@@ -520,11 +520,11 @@ class RowLoops:
             starts.append(next(one.value for one in node.given if isinstance(one, Literal)))
         else:
             is_whole = id(node) in self.outside or id(node) in self.placed
-            starts += [neutral_of(reduced.combine, node.dtype)] if is_whole else []
+            starts += [neutral(reduced.combine, node.dtype)] if is_whole else []
             starts += [limits(node.dtype)[name == "low"]] if weighs else []
         self.places[id(node)] = len(self.cells)
         for start in dict.fromkeys(starts):
-            if node is reduced and start == neutral_of(reduced.combine, node.dtype):
+            if node is reduced and start == neutral(reduced.combine, node.dtype):
                 self.neutral[id(node)] = len(self.cells)
             self.inner[self.extremes[id(node)]] = len(self.cells)
             cell = self._cell(name, node, start)
@@ -533,7 +533,7 @@ class RowLoops:
             self.steps.append(step)
 
     def _place(self, node: Node, extreme: Reduce, at: int) -> None:
-        """Add the cell of the first place of an extreme, whose own cell has a number."""
+        """Add the cell of the first index of an extreme; ``at`` is the number of the extreme's cell."""
         before, after = self.cells[at], self.steps[at]
         assert isinstance(after, Map), "the extreme so far and that of the step"
         here = after.given[1]
@@ -551,7 +551,7 @@ class RowLoops:
         return cell
 
     def _keep(self, function: str, exponents: tuple[Any, ...], node: Node) -> Node:
-        """What rescales a sum, from the extremes before a step to those after it."""
+        """The factor that rescales a sum from the extremes before a step to those after it."""
         made: Node | None = None
         for (at, _), (number, names) in exponents:
             cell, new = self.cells[self.inner[at]], self.steps[self.inner[at]]
@@ -570,10 +570,10 @@ class RowLoops:
         assert made is not None, "a weight has an extreme"
         return Map(made.dtype, made.axes, function, (made,), location=node.location)
 
-    # ------------------------------------------------------------ factors that are the same along the row
+    # ------------------------------------------------------------ factors that are constant along the row
 
     def _pulled(self, node: Node) -> tuple[Node, list[Scaling]]:
-        """A value without factors that reductions enter and that are the same along the row, and these."""
+        """Split off the factors that depend on reductions and are the same along the row; return both."""
         match node:
             case Map(function="mul" | "div" as function, given=(left, right)):
                 if self._is_same(right):
@@ -594,10 +594,10 @@ class RowLoops:
         return node, []
 
     def _fits(self, rest: Node, kind: DType) -> bool:
-        """Whether a value can be converted to a float before its factor multiplies it.
+        """Whether a value can be converted to a float dtype before its factor multiplies it.
 
-        The float has the range of the value, or all values of the array that it comes from; or it is a power
-        whose largest along the row is 1, so that a narrow float loses only small terms.
+        The dtype has the range of the value or of its array; or the value is a power that is at most 1 along
+        the row, so that a narrow dtype loses only small terms.
         """
         while isinstance(rest, Map) and (rest.function == "neg" or is_widened(rest)):
             rest = rest.given[0]
@@ -614,11 +614,11 @@ class RowLoops:
         return all(start >= NOTHING_BELOW for start in starts)
 
     def _distance(self, exponent: Node) -> tuple[Node, tuple[float, tuple[Any, ...]]] | None:
-        """The extreme of x, and its factor -c, of an exponent ``c * (x - extreme)``.
+        """The extreme of x, and its factor -c, in an exponent ``c * (x - extreme)`` that is never positive.
 
-        None: another exponent, or one that may be positive, as with a value of unknown sign as factor.  The
-        power of another one may overflow with the extreme of the steps so far, although it does not with that
-        of the row.  A sum of powers above 1 would be rescaled by infinity from the extreme of no step.
+        Return None for other exponents, also if the sign of c is unknown.  With the extreme of the steps so
+        far, their powers may overflow, even if they do not with the extreme of the row.  And a sum of powers
+        above 1 would be rescaled by infinity from the start value of the extreme.
         """
         found: dict[int, tuple[float, tuple[Any, ...]]] = {}
         self._terms(exponent, (1.0, ()), found)
@@ -642,7 +642,10 @@ class RowLoops:
         factor: tuple[float, tuple[Any, ...]],
         found: dict[int, tuple[float, tuple[Any, ...]]],
     ) -> None:
-        """Write a value as a sum of extremes, of what these reduce, and of others: the factor of each."""
+        """Write a value as a linear combination of extremes, their arguments, and other nodes.
+
+        Add the value times ``factor`` to ``found``, the factor of each term by the `id` of its node.
+        """
         node = in_order(node)
         atoms = [one for one in self.reductions if id(one) in self.extremes]
         known = {id(one) for one in atoms} | {id(in_order(reduction_of(one).arguments[0])) for one in atoms}
@@ -677,7 +680,7 @@ class RowLoops:
     # ------------------------------------------------------------ values of a step, and after the loop
 
     def _rebuilt(self, node: Node, known: dict[int, Node]) -> Node:
-        """A value with others in place of the known ones."""
+        """A value in which ``known`` replaces nodes, by their `id`."""
         if not any(self._binds(one) for one in walk(node)):
             known = self.common
         if id(node) in known:

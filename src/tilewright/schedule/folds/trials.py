@@ -1,9 +1,9 @@
-"""Trials of a flow on random arrays: they test that an author's merge agrees with the steps of a loop.
+"""Trials of a flow on random arrays.  They test that an author's merge agrees with the steps of a loop.
 
-A trial computes the loop as a whole, and in three parts whose states it merges in both orders.  If the loop
-has only sums, products, quotients and powers, floats are residues modulo primes.  Equal results then mean
-equality for all numbers, except with a probability of about 2**-32.  Every loop is also computed in f64, on
-arrays of several magnitudes and on small integers with many equal values.
+A trial computes the loop as a whole, and in three parts whose states it merges in both groupings.  If the
+loop has only sums, products, quotients and powers, floats are residues modulo primes.  Equal results then
+mean equality for all numbers, except with a probability of about 2**-32.  Every loop is also computed in f64,
+on arrays of several magnitudes and on small integers with many equal values.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from tilewright.targets.reference.residues import Residues
 Array = np.ndarray[Any, Any]
 
 MOST_ELEMENTS = 1 << 20
-"""Elements of an array of a trial, at most; flows whose extents are larger numbers are not tried."""
+"""Most elements of a trial's array.  Flows with larger constant extents are not tried."""
 
 MOST_RESIDUES = 1 << 12
-"""Elements of an array that is tried modulo primes."""
+"""Most elements of an array in a trial modulo primes."""
 
 SIZES = (1.0, 1e-3, 1e4)
 """Magnitudes of random arrays."""
 
 DRAWS = 2
-"""Draws of the numbers that a launch passes, for each size of the arrays, besides zeros."""
+"""Random draws of the numbers that a launch passes, for each magnitude; a further draw may be all zeros."""
 
 RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "fma"})
-"""Functions that residues compute as the fields of numbers do."""
+"""Functions that residues compute exactly, by the laws of a field."""
 
 LEAST, MOST_EXTENT = 4, 64
-"""Extents of arrays: at least, so that a loop has two steps of 2 elements, and at most."""
+"""Smallest extent of an array, for two steps of 2 elements; and the extent at which doubling stops."""
 
 RELATIVE = 2.0**-24
 """Largest error of a merged state in f64, relative to the largest element of the state."""
@@ -79,9 +79,9 @@ def drawn(
     Args:
         flow: the flow.
         sizes: magnitudes of the arrays.
-        whole: whether floats are small integers, many of which are equal.
+        whole: whether floats are small integers, so that many are equal.
         zeros: whether the numbers of a launch are all 0 in the last draw of each size.
-        along: an extent that is at least `LEAST`, also if it is that of a part of an array.
+        along: an extent that must be at least `LEAST`, e.g. a loop's; array extents are doubled for it.
     """
     rng = np.random.default_rng(0)
     extents: dict[Sym, int] = {}
@@ -99,7 +99,7 @@ def drawn(
             passed = {one: int(rng.integers(-3, 4)) for one in integers if isinstance(one, Sym)}
             given, numbers = extents | passed, dict[str, float]()
             numbers.update((one.name, value) for one, value in passed.items())
-            for at, number in enumerate(names):  # of two, each is the smaller one once; zeros come last
+            for at, number in enumerate(names):  # signs alternate with the draw; zeros come last
                 numbers[number.name] = 0 if draw == DRAWS else _number(rng, at + draw, number.dtype)
             arrays: dict[str, Any] = {}
             for one in flow.parameters:
@@ -119,7 +119,7 @@ def drawn(
 
 
 def _number(rng: np.random.Generator, at: int, kind: DType) -> float:
-    """A number of either sign in turn; any number of a dtype of natural numbers."""
+    """A random number, positive for even ``at`` and negative for odd; for unsigned dtypes any number."""
     if kind.kind == "uint":
         return int(rng.integers(0, int(limits(kind)[1]), dtype=np.uint64))
     return float((-1) ** at * rng.uniform(0.1, 2))
@@ -129,7 +129,7 @@ def _number(rng: np.random.Generator, at: int, kind: DType) -> float:
 
 
 class ResidueEvaluation(Evaluation):
-    """An evaluation in which floats are pairs of residues, whose powers are powers.
+    """An evaluation in which floats are pairs of residues; they have the laws of powers, too.
 
     Args:
         given: the arguments.
@@ -215,7 +215,7 @@ class PartedFold:
 
     @np.errstate(all="ignore")
     def merged(self, first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
-        """The cells of two parts that follow each other, merged; those of the first where none is stated."""
+        """The merged cells of two adjacent parts; the first part's cell if no merge is stated."""
         trial, known, made = self.trial, dict[int, Array](), [*first]
         for merge, one, other in zip(self.fold.merges, first, second, strict=True):
             if merge is not None:
@@ -229,10 +229,10 @@ class PartedFold:
         return made
 
     def differs(self, relative: float | None) -> int | None:
-        """The first cell whose merged parts differ from the whole; None if none does.
+        """The index of the first cell whose merged parts differ from the whole loop; None if all agree.
 
         Args:
-            relative: the largest relative error; None: the bits are equal.
+            relative: the largest relative error; None: results must be equal.
         """
         whole, parts = self.after(self.steps), [self.after(part) for part in self.parts]
         orders = [functools.reduce(self.merged, parts)]
@@ -258,11 +258,11 @@ def _are_close(right: Array, found: Array, relative: float | None) -> bool:
 
 
 _FOUND: WeakKeyDictionary[Fold, str] = WeakKeyDictionary()
-"""What was found about the merges of loops."""
+"""The result of `against_merge` for each loop."""
 
 
 def against_merge(flow: Flow, fold: Fold) -> str:
-    """How the merges that an author states disagree with the steps of a loop; empty if they agree."""
+    """The disagreement between an author's merges and the steps of a loop; empty if they agree."""
     if not fold.merges:
         return ""
     if fold not in _FOUND:
@@ -294,7 +294,7 @@ def _tried(flow: Flow, fold: Fold) -> str:
 
 
 def _is_algebraic(node: Node) -> bool:
-    """Whether residues have the laws by which a value of floats is computed."""
+    """Whether residues can compute a node: it has only functions whose laws they share with floats."""
     if node.dtype.components > 1:
         return False
     match node:

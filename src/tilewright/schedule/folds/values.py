@@ -32,7 +32,7 @@ from tilewright.dataflow.nodes import (
     Sum,
     walk,
 )
-from tilewright.dtypes import DType, f32, i32, limits
+from tilewright.dtypes import DType, f32, i32
 from tilewright.functions.table import ASKED
 from tilewright.lang import operations as tw
 from tilewright.lang.control import range as repeat
@@ -42,6 +42,7 @@ from tilewright.lang.fragments import Fragment, elementwise, of_integer
 from tilewright.lang.scalars import Condition, Index, Scalar, minimum, unwrap
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, prefix_sum, reduce_max, reduce_min, reduce_sum
+from tilewright.schedule.epilogue.reductions import neutral
 from tilewright.schedule.epilogue.values import repeated
 from tilewright.schedule.provenance import made_by
 from tilewright.symbolic.expr import add
@@ -54,17 +55,8 @@ REDUCTIONS = {"max": reduce_max, "min": reduce_min, "sum": reduce_sum}
 LOG2_E = math.log2(math.e)
 
 
-def neutral_of(combine: str, dtype: DType) -> float | int:
-    """The number that changes no reduction of this kind."""
-    if combine == "sum":
-        return 0
-    if dtype.is_float:
-        return -math.inf if combine == "max" else math.inf
-    return limits(dtype)[0 if combine == "max" else 1]
-
-
 class Place(Protocol):
-    """The tile of a block at one step: where its elements are, and which thread has which."""
+    """The tile of a block at one step: the addresses of its elements, and the thread that has each."""
 
     def array(self, operand: Operand) -> Tensor:
         """An array of the kernel, or the view of it that an operand names."""
@@ -96,7 +88,7 @@ class Place(Protocol):
         """
 
     def loaded(self, part: ArrayPart) -> Index | None:
-        """An integer in memory that is known for the whole tile; None for other parts of arrays."""
+        """The integer that a part of an array has for the whole tile; None if the part varies in the tile."""
 
     def apart(self, span: Span) -> tuple[int, int]:
         """Distance of neighbouring elements of the tile along a span, and the first; (1, 0) without gaps."""
@@ -121,11 +113,11 @@ class Place(Protocol):
         """The span of the loop."""
 
     def behind(self, node: Node, number: float) -> Mapping[int, float]:
-        """The values of a step that are one known number where a value is a number, by their `id`."""
+        """The values of a step that are one known number wherever ``node`` is ``number``, by their `id`."""
 
 
 class PositionMask(Protocol):
-    """A choice of a value or a number by positions."""
+    """A choice between a value and a number that depends on positions."""
 
     @property
     def node(self) -> Map:
@@ -156,7 +148,7 @@ class TurnPlace:
         return self.turn if span == self.span else self.place.at(span)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is that of the step."""
+        """Any other attribute is that of the step's place."""
         return getattr(self.place, name)
 
 
@@ -171,16 +163,16 @@ class TileValues:
     def __init__(self, place: Place, known: Mapping[int, Any]) -> None:
         self.place, self.known = place, dict(known)
         self.operands: dict[int, Fragment] = {}
-        """Values as left operands of products, in the registers of the instruction, by the same key."""
+        """Left operands of products, in the instruction's register layout, by the `id` of their nodes."""
 
         self._beyond: dict[int, float | int] = {}
-        """The number that stands beyond the end of the columns, for values where it is known."""
+        """The number beyond the end of a value's columns, if known, by the `id` of the value's node."""
 
         self._derived: dict[int, set[int]] = {}
-        """The values whose number follows from that of a value, by the `id` of the latter."""
+        """By the `id` of a node: the nodes whose entry in `_beyond` follows from that of this node."""
 
     def value(self, node: Node) -> Any:
-        """A value: a number, or a tile."""
+        """The value of a node: a number, or a tile."""
         if id(node) not in self.known:
             with made_by(node=node):
                 self.known[id(node)] = self._compute(node)
@@ -191,7 +183,7 @@ class TileValues:
         return self.repeated(self.value(node), node.axes, node.dtype)
 
     def repeated(self, value: Any, axes: tuple[Axis, ...], dtype: DType, name: str = "filled") -> Fragment:
-        """A value, repeated along some axes; a tile of a number has a name."""
+        """A value, repeated along some axes; ``name`` is that of the new tile if the value is a number."""
         spread = self.place.spread(axes)
         if not isinstance(value, Fragment):
             made = tw.fragment(spread, dtype, name=name)
@@ -200,9 +192,9 @@ class TileValues:
         return repeated(value, spread)
 
     def carried(self, value: Any, cell: Cell) -> Fragment:
-        """A value as the next one of a cell, in the cell's map of elements to threads."""
+        """The next value of a cell, in the cell's map of elements to threads."""
         made, spread = self.repeated(value, cell.axes, cell.dtype), self.place.spread(cell.axes)
-        if made.distribution != spread:  # a reduction leaves out what its rows have in common
+        if made.distribution != spread:  # e.g. the result of a reduction; the select has the map of the cell
             same: Fragment = elementwise("select", coordinates(spread, 0) >= 0, made, made)
             return same
         return made
@@ -220,9 +212,9 @@ class TileValues:
         with when(left < length):
             held.assign(where(coordinates(held, 1) < left, held, number))
         for one in self._derived.pop(id(node), set()) - self.known.keys():
-            self._beyond.pop(one, None)  # they are computed from another number now
+            self._beyond.pop(one, None)  # the number that they follow from has changed
         self._beyond[id(node)] = number
-        if column == self.place.loop:  # values that are not computed yet see it
+        if column == self.place.loop:  # values that are computed later follow from the number
             behind = self.place.behind(node, number)
             later = {one: known for one, known in behind.items() if one not in self.known}
             self._beyond.update(later)
@@ -254,7 +246,7 @@ class TileValues:
             case Reduce(combine="min" | "max" as combine, argument=Position(span=span)):
                 return self._end(span, combine)
             case Reduce(combine=combine, argument=argument):
-                return REDUCTIONS[combine](self.hidden(argument, neutral_of(combine, argument.dtype)), 1)
+                return REDUCTIONS[combine](self.hidden(argument, neutral(combine, argument.dtype)), 1)
             case Scan(argument=argument):
                 tile = self.tile(argument)
                 return prefix_sum(tile, 1, scratch=place.exchange_memory(tile))
@@ -286,10 +278,10 @@ class TileValues:
         return held
 
     def _masked(self, mask: PositionMask) -> Fragment:
-        """A value that a mask hides in part, in steps in which it hides anything."""
+        """A value under a mask; only steps in which the mask hides an element apply it."""
         held = self.tile(mask.value)
         with when(mask.cuts(self.place)):
-            inner = TileValues(self.place, self.known)  # what is computed here is known only here
+            inner = TileValues(self.place, self.known)  # values that are computed in the branch stay in it
             held.assign(inner._map(mask.node))
         return held
 
@@ -297,7 +289,7 @@ class TileValues:
         given = [self.value(one) for one in node.given]
         shapes = [value.shape for value in given if isinstance(value, Fragment)]
         wanted = tuple(max((shape[dim] for shape in shapes), default=1) for dim in (0, 1))
-        if shapes and wanted not in shapes:  # rows alone meet columns alone
+        if shapes and wanted not in shapes:  # a column vector meets a row vector: broadcast one of them
             at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
             given[at] = self.repeated(given[at], node.axes, node.given[at].dtype)
         if shapes and is_power_of_scores(node):
@@ -305,7 +297,7 @@ class TileValues:
         return elementwise(node.function, *given, dtype=node.dtype if node.function in ASKED else None)
 
     def _end(self, span: Span, combine: str) -> Any:
-        """The first, or the last, index of the elements of a tile."""
+        """The first index of the elements of a tile, or the last if ``combine`` is ``"max"``."""
         place, length = self.place, self.place.length(span)
         found: Any = place.at(span) * length + place.begin(span)
         if combine == "max":
@@ -313,7 +305,7 @@ class TileValues:
         return of_integer(found.expr, i32) if isinstance(found, Scalar) else found
 
     def _position(self, span: Span) -> Any:
-        """The index of each row, or column, in the whole dimension; of a batch the index of its item."""
+        """The index of each row or column of the tile in the whole dimension; for a batch, the item's."""
         place = self.place
         if span.kind == BATCH:
             at = place.at(span)
@@ -354,14 +346,14 @@ def tile_of(
         place: the tile.
         operand: the array.
         at: the span of each of its dimensions.
-        axes: the axes of the value, in the order of rows and columns; ``(span,)`` is a row of columns, unless
-            the map of its values to threads says that it is a column of rows.
-        inside: a span along which the array has all elements of the tile; None: it may end before them.
+        axes: the axes of the value, in the order of rows and columns; a single span is that of columns,
+            unless its thread layout is a column of rows.
+        inside: a span along which the tile is known to lie inside the array; None: no span is known to.
     """
     whole = place.array(operand)
     spans = [span for span in at if span.kind != BATCH]
     if len(spans) < len(at):
-        if not spans:  # it varies along batches alone: the last one stays a dimension of one element
+        if not spans:  # only batches index the array: the last one becomes a dimension of one element
             row = whole[tuple(place.at(span) for span in at[:-1])] if len(at) > 1 else whole
             return row.tile((1,), (place.at(at[-1]),)).unmerge(0, (1, 1))
         whole = whole[tuple(place.at(span) if span.kind == BATCH else slice(None) for span in at)]
