@@ -42,10 +42,10 @@ SCALED = ("scale_a", "scale_b", "zero_b", "group", "packed")
 """Arguments of products of quantised numbers."""
 
 WIRES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-"""Dtypes in which partial sums may travel."""
+"""Dtypes in which ranks may send partial sums."""
 
 BLOCK = 128
-"""Places along K that share a scale of a block."""
+"""Elements along K that share the scale of a block."""
 
 # ---------------------------------------------------------------- the call
 
@@ -59,14 +59,14 @@ class How:
         ranks: the ranks of the group.
         dim: the dimension that is gathered or scattered, counted from the end.
         sizes: extents of the ranks along ``dim``; None: by the headers, or by the rule of `torch.chunk`.
-        scatters: whether each rank gets its rows of the sum, and not all of them.
-        gathers: whether the rows of all ranks are multiplied, and not the same rows on each rank.
+        scatters: whether each rank gets only its own rows of the sum.
+        gathers: whether the rows of all ranks are gathered; otherwise every rank has the same rows.
         timeout: seconds that each exchange may take.
         check: whether headers are exchanged.
         invariant: whether bits must not depend on the number of ranks.
         words: ``alpha`` and ``precision`` as in `matmul`, if they are not the defaults.
         scaled: arguments of a product of quantised numbers.
-        wire: dtype in which partial sums travel, if it is narrower than theirs.
+        wire: dtype in which ranks send partial sums, if it is narrower than their own.
     """
 
     name: str
@@ -84,7 +84,7 @@ class How:
 
     @property
     def facts(self) -> Any:
-        """All that checks read of this, as a hashable value; see `facts_of`."""
+        """The fields that checks read, as a hashable value; see `facts_of`."""
         flags = self.dim, self.sizes, self.scatters, self.gathers, self.invariant, self.wire
         return self.name, *flags, facts_of(self.words), facts_of(self.scaled)
 
@@ -121,7 +121,7 @@ def check_operands(how: How, operands: Mapping[str, Any], terms: Mapping[str, An
 
 
 def check_pair(how: How, a: Sequence[int], b: Sequence[int], names: tuple[str, str]) -> tuple[int, ...]:
-    """The shape of the product of operands of two shapes; refuses operands that do not fit each other."""
+    """Return the shape of a product of operands of two shapes; refuse operands that do not fit each other."""
     depth = b[-2] * (2 if how.scaled.get("packed") else 1)
     if a[-1] != depth:
         raise LaunchError(
@@ -158,7 +158,7 @@ def check_products(
 
 
 def check_term(how: How, name: str, one: torch.Tensor, shape: Sequence[int]) -> None:
-    """Refuse a term that cannot be broadcast to a shape; a bias must have it."""
+    """Refuse a term that cannot be broadcast to a shape; a bias must have exactly this shape."""
     pairs = zip(reversed(one.shape), reversed(shape), strict=False)
     fits = one.dim() <= len(shape) and all(extent in (1, wanted) for extent, wanted in pairs)
     if not fits or (name.startswith("bias") and list(one.shape) != list(shape)):
@@ -193,7 +193,7 @@ def check_sizes(how: How, extent: int | None) -> None:
 
 
 def check_invariant(how: How) -> None:
-    """Refuse numbers of ranks among which eight parts of K cannot be divided."""
+    """Refuse a number of ranks that does not divide the eight parts of K."""
     if how.invariant and PARTS % how.ranks.size:
         raise LaunchError(
             f"{how.name}: rank_invariant=True on {how.ranks.size} ranks; nearest legal choice: a group of 1, "
@@ -202,7 +202,7 @@ def check_invariant(how: How) -> None:
 
 
 def check_wire(how: How, sums: torch.dtype) -> None:
-    """Refuse a dtype in which partial sums cannot travel."""
+    """Refuse a dtype in which ranks cannot send partial sums."""
     if how.wire is None:
         return
     if how.wire not in WIRES:
@@ -217,7 +217,7 @@ def check_wire(how: How, sums: torch.dtype) -> None:
 
 
 def of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all ranks must share about a shard, and its extent."""
+    """Return the entries of a shard's header: those that all ranks must share, and this rank's rows."""
     check_sizes(how, None)
     check_invariant(how)
     rows = int(a.shape[how.dim])
@@ -241,7 +241,7 @@ def of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict
 def result_dtype(
     how: How, kind: torch.dtype | None, a: torch.Tensor, b: torch.Tensor, terms: Mapping[str, Any]
 ) -> torch.dtype:
-    """The dtype of a product's result."""
+    """Return the dtype of a product's result."""
     if how.scaled:
         return scaled_like(how.name, kind, a, b, how.scaled.get("packed"))
     added = {name: terms[name] for name in (*ADDED, "multiply") if terms.get(name) is not None}
@@ -249,7 +249,7 @@ def result_dtype(
 
 
 def sums_dtype(how: How, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype:
-    """The dtype in which kernels add the products."""
+    """Return the dtype in which kernels add the products."""
     a, b = pairs[0]
     if how.scaled:
         return torch.float32
@@ -335,7 +335,7 @@ def _recorded(declared: Mapping[str, Any], record: Callable[[dict[str, Any]], No
 
 @lru_cache(256)
 def _adding(count: int, is_tree: bool, own: int | None, ending: Ending, kind: DType) -> Kernel:
-    """Return the kernel that adds ``count`` parts and applies terms; part ``own`` lies in an array alone."""
+    """Return the kernel that adds ``count`` parts and applies terms; part ``own`` has its own array."""
     add: Callable[[Sequence[Any]], Any] = as_tree if is_tree else in_order
     declared: dict[str, Any] = {"S": "R M N", **({} if own is None else {"OWN": "M N"}), **ending.arrays}
     declared |= {"Y": "M N"} | ({"beta": ending.sums} if "c" in ending.terms else {})
@@ -432,14 +432,14 @@ MULTIPLIED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def is_served(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the kernels multiply operands of these shapes and dtypes."""
+    """Return whether the kernels multiply operands of these shapes and dtypes."""
     return a.dtype == b.dtype and a.dtype in MULTIPLIED and bool(a.numel()) and bool(b.numel())
 
 
 def multiply_arriving(
     rows: ArrivingRows, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None
 ) -> None:
-    """``out = activation(rows @ b + bias)``; a tile waits for the shards of its rows, the own ones first."""
+    """``out = activation(rows @ b + bias)``; a tile waits for the shards of its rows, this rank's first."""
     sums, terms = f64 if b.dtype == torch.float64 else f32, {} if bias is None else {"bias": bias.detach()}
     multiply = gathering(Ending(tuple(terms), activation, None, sums))
     turn = rows.turn
@@ -498,11 +498,11 @@ def multiply_and_add(
 ) -> None:
     """``out = activation(sum of all ranks' parts + beta * c + bias) * multiply + residual``, rounded once.
 
-    This rank's part is ``a @ b``, at its place in the order of the ranks.
+    This rank's part is ``a @ b``; parts are added in the order of the ranks.
 
     Args:
-        parts: the parts that travel.
-        a: the own rows.
+        parts: the parts that ranks send each other.
+        a: this rank's rows.
         b: the second operand.
         out: tensor (M, N), which is written.
         activation: as in `add_parts`.

@@ -28,7 +28,7 @@ from tilewright.errors import LaunchError, TilewrightError
 from tilewright.targets.target import HOST
 
 TIMEOUT_S = 120.0
-"""Seconds that a rank waits for the others in one exchange, if the caller does not say otherwise."""
+"""Default time in seconds that a rank waits for the others in one exchange."""
 
 HEADER_BYTES = 2048
 """Bytes of a header, a JSON text padded with zeros."""
@@ -40,7 +40,7 @@ _OTHERS_S = 0.02
 """Seconds that a rank whose wait has failed still gives each other rank, to name all that are missing."""
 
 BYTES = torch.uint8
-"""The dtype as which all tensors travel: transports do not know the others."""
+"""Dtype as which all tensors are sent, because transports do not know all other dtypes."""
 
 _TAG = 7433
 """Tag of the library's messages, which keeps them apart from the user's own."""
@@ -112,7 +112,7 @@ class Described:
     Args:
         shared: the entries that all ranks must share.
         own: the entries of this rank alone.
-        found: what else the checks found, for this rank.
+        found: other results of the checks, for this rank.
     """
 
     def __init__(self, shared: Mapping[str, Any], own: Mapping[str, Any], found: Any = None) -> None:
@@ -211,7 +211,7 @@ class Ranks:
 
 
 NOTHING = Described({}, {})
-"""What a refused call says."""
+"""The header of a call that was refused before its checks ended."""
 
 
 class RankCall:
@@ -253,7 +253,7 @@ class RankCall:
             describe: checks this rank's arguments.
             check: whether to exchange headers; None: always on processors; on GPUs if ``is_uneven``, or if
                 no earlier call had these shared entries.
-            is_uneven: whether the messages have extents that only the header of another rank tells.
+            is_uneven: whether extents of messages are known only from the headers of other ranks.
             key: all that ``describe`` reads, by `facts_of`: it is not called again for a known key.
 
         Returns:
@@ -374,7 +374,7 @@ class RankCall:
     def arrivals(
         self, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor], what: str
     ) -> Iterator[int]:
-        """Begin to exchange; return each other rank, in the order of a ring, when its tensor has arrived.
+        """Begin to exchange; yield each other rank, in the order of a ring, when its tensor has arrived.
 
         On GPUs a tensor has arrived for later work of the current stream.  Arguments are those of `trade`.
         """
@@ -384,7 +384,7 @@ class RankCall:
         to = rank = me
         try:
             for rank in self.ranks.others:
-                to = (2 * me - rank) % size  # as many places back as `rank` is on
+                to = (2 * me - rank) % size  # the rank as far behind this one as `rank` is ahead
                 given = [(dist.isend, outgoing.get(to), to), (dist.irecv, incoming.get(rank), rank)]
                 ops = [
                     dist.P2POp(op, one.detach().view(-1).view(BYTES), group=group, tag=_TAG, group_peer=peer)
@@ -393,7 +393,7 @@ class RankCall:
                 ]
                 works = dist.batch_isend_irecv(ops) if ops else []
                 peers = [op.group_peer for op in ops][-len(works) :] if works else []
-                # One piece of work for each message, or by NCCL one for both.
+                # One work object for each message; NCCL returns one for both.
                 posted.append((rank, list(zip(peers, works, strict=True))))
         except RuntimeError as error:
             raise self._failure(_named([to, rank], " or "), what, begin, error) from error
@@ -426,7 +426,7 @@ class RankCall:
                 self.ranks.failed = f"{self} ended on rank {self.ranks.rank} while {what} were under way"
 
     def _also_missing(self, waiting: Sequence[tuple[int, Sequence[tuple[int, Any]]]]) -> list[int]:
-        """Other ranks whose messages have not arrived either."""
+        """Return the other ranks whose messages have not arrived either."""
         missing = list[int]()
         for _, works in waiting:
             for peer, work in works:
@@ -437,7 +437,7 @@ class RankCall:
         return missing
 
     def _failure(self, who: str, what: str, begin: float, error: Exception) -> RankError:
-        """The error about ranks that ended or were late, named in `who`; the group takes no more calls."""
+        """Return the error about late or ended ranks, named in ``who``; later calls of the group fail."""
         waited = time.monotonic() - begin
         text = str(error)
         ended = "onnection" in text or "reset" in text or "roken pipe" in text
@@ -460,7 +460,7 @@ def _shown(value: Any) -> str:
 
 
 def _caller() -> str:
-    """The file and line that called the library."""
+    """Return the file and line that called the library."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
@@ -480,7 +480,7 @@ MOST_COUNTERS = 64
 """Counters of a slot: the number of ranks times the pieces of a shard is at most this."""
 
 ARRIVED = 1
-"""A counter's value when its piece is there; constant, because launches have a plan for each integer."""
+"""Value of a counter whose piece has arrived. A constant, because each new integer needs a launch plan."""
 
 COUNTERS_BYTES = 4096
 """Bytes before the first slot, which hold the counters."""
@@ -563,11 +563,11 @@ class SlotUse:
         return PeerByte(rank, 4 * (self.slot * 2 * MOST_COUNTERS + index))
 
     def free(self, rank: int, peer: int) -> PeerByte:
-        """Return the address of a counter of a rank: the last call in which a peer read its own slot."""
+        """Return the address of a rank's counter that holds the last call in which a peer read its slot."""
         return PeerByte(rank, 4 * ((self.slot * 2 + 1) * MOST_COUNTERS + peer))
 
     def sent(self, index: int) -> PeerByte:
-        """The counter of a part that this rank's own kernel stores."""
+        """Return the address of the counter of a piece that this rank's own kernel stores."""
         return PeerByte(self.rank, COUNTERS_BYTES // 2 + 4 * index)
 
     def sent_pieces(self, pieces: int) -> list[int]:
@@ -575,7 +575,7 @@ class SlotUse:
         return [peer * pieces + piece for peer in self.peers(1) for piece in range(pieces)]
 
     def peers(self, step: int) -> Iterator[int]:
-        """The other ranks, forwards or backwards from this one."""
+        """Yield the other ranks, forwards or backwards from this one."""
         return ((self.rank + step * turn) % self.ranks for turn in range(1, self.ranks))
 
     def released(self) -> list[ClearCounters | SetCounter]:
@@ -631,13 +631,13 @@ def parts_to_peers(turn: SlotUse, part_bytes: int, pieces: int, counts: Sequence
 
 
 def arrived(turn: SlotUse, pieces: int, peers: Iterable[int]) -> list[AwaitCounter]:
-    """Wait for the pieces of peers."""
+    """Return the waits for the pieces of peers."""
     indices = (peer * pieces + piece for peer in peers for piece in range(pieces))
     return [AwaitCounter(turn.ready(turn.rank, index), ARRIVED) for index in indices]
 
 
 def pieces_of(sizes: Sequence[int], row_bytes: int, ranks: int) -> int:
-    """The pieces in which each shard travels: as many as divide it, and are large enough.
+    """Return the number of pieces of each shard: the most that divide its rows and are large enough.
 
     Args:
         sizes: rows of the shards.

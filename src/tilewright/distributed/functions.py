@@ -30,7 +30,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _cast(tensors: Sequence[Any]) -> list[Any]:
-    """Tensors as autocast converts them."""
+    """Return tensors as autocast converts them."""
     first = next((one for one in tensors if isinstance(one, torch.Tensor)), None)
     if first is None or not torch.is_autocast_enabled(first.device.type):
         return list(tensors)
@@ -41,7 +41,7 @@ def _cast(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _how(name: str, group: Any, words: Mapping[str, Any], scales: Sequence[Any], **more: Any) -> How:
-    """How ranks compute a call, from its arguments."""
+    """Return how ranks compute a call, from its arguments."""
     given = {one: word for one, word in zip(SCALED, scales, strict=True) if word is not None}
     if more.get("sizes") is not None:
         more["sizes"] = tuple(int(one) for one in more["sizes"])
@@ -102,7 +102,7 @@ def _is_placed(one: Any) -> bool:
 def _local(of: str, name: str, one: Any, at: int | None) -> torch.Tensor:
     """Return this rank's part of an argument along a dimension, counted from the end; None: the whole.
 
-    A replicated one is cut where it is, without an exchange.
+    A replicated argument is cut on each rank, without an exchange.
 
     Raises:
         LaunchError: it is sharded along another dimension, or partial.
@@ -124,9 +124,10 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
 
     Args:
         of_a: the sharded dimension of ``a``, from the end; None: ``dim``.
-        of_b: that of ``b``.
-        of_bias: that of the bias; None: ranks share it.
-        result: that of the result, and of the other terms; None: ``dim``; 0: the result is whole.
+        of_b: the sharded dimension of ``b``.
+        of_bias: the sharded dimension of the bias; None: all ranks have the whole bias.
+        result: the sharded dimension of the result and of the other terms; None: ``dim``; 0: the result is
+            whole.
     """
 
     def decorate(function: Any) -> Any:
@@ -162,7 +163,7 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
             how = How(f"{of} of a DTensor", ranks_of(mesh), timeout=limit, check=check)
 
             def part_of_term(name: str, one: Any) -> torch.Tensor:
-                """A term's part; if ranks share the whole, all of them add to its gradient."""
+                """Return a term's part; if ranks share the whole term, all of them add to its gradient."""
                 at = of_bias if name == "bias" else place
                 is_repeated = (
                     at is not None
@@ -221,7 +222,7 @@ def _mesh_of(name: str, tensors: Sequence[tuple[str, Any]], words: Mapping[str, 
 
 
 def _wrapped(one: torch.Tensor, mesh: Any, shape: Sequence[int], dim: int | None) -> Any:
-    """A `DTensor` of this rank's part; None: of the whole."""
+    """Return a `DTensor` of this rank's part along ``dim``; None: ``one`` is the whole."""
     tensor = dist.tensor
     placement = tensor.Replicate() if dim is None else tensor.Shard(len(shape) + dim)
     size = torch.Size(shape)
@@ -264,7 +265,7 @@ def all_gather_matmul(
     """``activation(alpha * (A @ b) + beta * c + bias) * multiply + residual`` for the rows of all ranks.
 
     ``A`` is the concatenation of the shards of all ranks along ``dim``.  Each rank multiplies it by its own
-    ``b``, usually its columns of a weight.  Several matrices ``b`` share one gathering.
+    ``b``, usually its columns of a weight.  Several matrices ``b`` share one exchange.
 
     The gradient of ``a_shard`` is `matmul_reduce_scatter` of the result's gradient and ``bᵀ``; that of ``b``
     is the product of the gathered rows, which are gathered again, with the result's gradient.
@@ -286,8 +287,8 @@ def all_gather_matmul(
         residual: tensor that is broadcast to the result.
         precision: as in `tilewright.torch.matmul`.
         out_dtype: dtype of the result.
-        scale_a: a number, or a tensor with the scales of the own rows, of the shape of ``a_shard`` without K
-            or with 1 there, or of one element.
+        scale_a: a number, or a tensor with the scales of this rank's rows, of the shape of ``a_shard``
+            without K or with 1 there, or of one element.
         scale_b: scales of ``b`` as in `tilewright.torch.scaled_mm`. Quantised numbers have no gradients.
         zero_b: zero points, with ``scale_group``.
         scale_group: the ``group`` of `tilewright.torch.scaled_mm`: neighbours along K that share a scale.
@@ -296,8 +297,8 @@ def all_gather_matmul(
         timeout: seconds that a rank waits for the others in each exchange; default: 120.
         check: whether ranks exchange headers and compare them, the same on all ranks; default: at each call
             on processors; on GPUs at each call without ``sizes``, and else at the first call with these
-            shapes and options. Without headers, shards have the extents of the own one unless ``sizes`` says
-            otherwise.
+            shapes and options. Without headers, all shards must have the extent of this rank's, or ``sizes``
+            must give their extents.
 
     Returns:
         A new tensor (..., M, N), or a list of them.
@@ -523,7 +524,7 @@ def matmul_reduce_scatter(
     that own their rows; the owner adds them in the order of the ranks, so that bits are equal at every run.
 
     The gradient of ``a`` is `all_gather_matmul` of the result's gradient and ``b_shardᵀ``; that of
-    ``b_shard`` is ``aᵀ`` times the gathered gradient.  The gradient of a bias is the sum of the own rows.
+    ``b_shard`` is ``aᵀ`` times the gathered gradient.  The gradient of a bias is the sum of this rank's rows.
 
     Args:
         a: tensor (..., M, K of this rank), or a list whose products are added. K may differ from rank to
@@ -550,9 +551,9 @@ def matmul_reduce_scatter(
         rank_invariant: whether bits must not depend on the number of ranks, which is then 1, 2, 4 or 8: K is
             cut into eight parts, whose sums are added as a tree. Each rank's K must be its share of the
             parts of `torch.chunk`.
-        wire_dtype: dtype in which partial sums travel, for instance `torch.bfloat16`; default: that of sums,
-            f32 or f64. A narrower one moves fewer bytes: each part of another rank is then rounded once more.
-            The own part is not, and the order in which parts are added is the same.
+        wire_dtype: dtype in which ranks send partial sums, for instance `torch.bfloat16`; default: that of
+            sums, f32 or f64. A narrower one moves fewer bytes: each part of another rank is then rounded once
+            more. This rank's own part is not rounded, and the order in which parts are added is the same.
         timeout: as in `all_gather_matmul`.
         check: whether ranks exchange headers and compare them, the same on all ranks; default: at each call
             on processors; on GPUs at each call with ``rank_invariant``, and else at the first call with these
@@ -640,7 +641,7 @@ def matmul_all_reduce(
         scale_group: the ``group`` of `tilewright.torch.scaled_mm`.
         packed: as in `tilewright.torch.scaled_mm`.
         rank_invariant: as in `matmul_reduce_scatter`.
-        wire_dtype: as in `matmul_reduce_scatter`; finished rows travel in the dtype of the result.
+        wire_dtype: as in `matmul_reduce_scatter`; finished rows are sent in the dtype of the result.
         timeout: as in `all_gather_matmul`.
         check: as in `matmul_reduce_scatter`.
 

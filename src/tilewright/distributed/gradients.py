@@ -1,7 +1,7 @@
 """Gradients of products over ranks.
 
-To gather rows, and to add up the rows of all ranks, are each other's gradient.  So are a product of gathered
-rows, and a sum of products over ranks.
+Gathering rows and adding rows over ranks are each other's gradients.  So are a product of gathered rows and a
+sum of products over ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.torch.terms import FROM_RESULT, present
 
 
 class InvariantProduct(torch.autograd.Function):
-    """``alpha * (a @ b)`` in an order of sums that depends on K alone; so have its gradients."""
+    """``alpha * (a @ b)``, added in an order that depends on K alone, as are its gradients."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, words: Any) -> Any:
@@ -46,7 +46,7 @@ class InvariantProduct(torch.autograd.Function):
 def invariant_gradients(
     dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, words: Any, *, of_a: bool, of_b: bool
 ) -> tuple[Any, Any]:
-    """Return ``dA = dY Bᵀ`` and ``dB = Aᵀ dY``; if ``b`` has no batches, one product adds those of dB."""
+    """Return ``dA = dY Bᵀ`` and ``dB = Aᵀ dY``; if ``b`` has no batches, one product adds up dB."""
     d_a = InvariantProduct.apply(dy, b.mT, words).sum_to_size(a.shape) if of_a else None
     if not of_b:
         return d_a, None
@@ -58,7 +58,7 @@ def invariant_gradients(
 def _local_gradients(
     how: How, dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, of_a: bool, of_b: bool
 ) -> tuple[Any, Any]:
-    """The gradients of a product that one rank computes alone."""
+    """Return the gradients of a product that one rank computes alone."""
     words = dict(how.words)
     if how.invariant:
         return invariant_gradients(dy, a, b, words, of_a=of_a, of_b=of_b)
@@ -69,7 +69,7 @@ def _local_gradients(
 def _added_gradients(
     how: How, dz: torch.Tensor, dy: torch.Tensor, beta: float | None, likes: Sequence[Any]
 ) -> list[Any]:
-    """The gradients of the terms in `ADDED`; wanted terms have a shape and a dtype in ``likes``."""
+    """Return the gradients of the terms in `ADDED`; ``likes`` has the shape and dtype of each wanted term."""
     c, bias, residual = likes
     d_bias = None
     if bias is not None and how.invariant:
@@ -222,16 +222,16 @@ class ReduceProducts(torch.autograd.Function):
 
 
 def _given(activation: str | None, beta: float | None, added: Sequence[Any]) -> dict[str, Any]:
-    """The words of a call with these terms."""
+    """Return the keyword arguments of a call with these terms."""
     return present(activation=activation, beta=beta, **dict(zip(ADDED, added, strict=True)))
 
 
 def _gradient_of(how: How) -> How:
-    """How ranks compute a gradient: the header names it."""
+    """Return how ranks compute a gradient; headers then name the gradient."""
     name = how.name if how.name.startswith("gradient of ") else f"gradient of {how.name}"
     return replace(how, name=name)
 
 
 def _with_sizes(how: How, extent: int) -> How:
-    """Name the extents of all ranks, so that a gradient that gathers rows need not ask for them."""
+    """Return ``how`` with the extents of all ranks, so that gathering a gradient's rows needs no headers."""
     return replace(how, sizes=how.sizes or chunks(extent, how.ranks.size)) if how.scatters else how

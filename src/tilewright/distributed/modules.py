@@ -85,20 +85,20 @@ class _Parallel(nn.Module):
         return self.ranks.group
 
     def _own(self, extent: int) -> Rows:
-        """This rank's part of a dimension."""
+        """Return the range of a dimension that belongs to this rank."""
         sizes = shares(extent, self.ranks.size, rank_invariant=bool(self.words.get("rank_invariant")))
         first = sum(sizes[: self.ranks.rank])
         return first, first + sizes[self.ranks.rank]
 
     def _spread(self, x: torch.Tensor, weights: Any, **words: Any) -> Any:
-        """Products with this rank's columns, of rows that are gathered or the same on all ranks."""
+        """Multiply by this rank's columns; the rows are gathered, or the same on all ranks."""
         if not self.sequence_parallel:
             return replicated_matmul(x, weights, group=self.group, **self.words, **words)
         sizes = [x.shape[-2]] * self.ranks.size if self.equal_rows else None
         return all_gather_matmul(x, weights, group=self.group, sizes=sizes, **self.words, **words)
 
     def _together(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        """Sums over ranks: the own rows, or all of them."""
+        """Return the sums over ranks: this rank's rows, or all rows."""
         words = {**self.words, "wire_dtype": self.wire_dtype}
         if not self.sequence_parallel:
             return matmul_all_reduce(x, weight.mT, group=self.group, bias=bias, **words)
@@ -136,8 +136,8 @@ class ColumnParallelLinear(_Parallel):
         device: where the parameters lie.
         dtype: dtype of the parameters.
         words: ``precision``, ``rank_invariant``, ``timeout`` and ``check`` of `all_gather_matmul`;
-            ``equal_rows=True`` if all ranks always have as many rows of ``x`` as this one: then no headers
-            tell them.
+            ``equal_rows=True`` if all ranks always have as many rows of ``x`` as this one, so that calls need
+            no headers.
 
     Example:
         >>> import torch.distributed as dist

@@ -82,7 +82,7 @@ class _Bytes:
 
 
 _MAPPED: list[DeviceMemory] = []
-"""Memory that peers may have mapped. That of a group that has ended stays here: freeing it is not defined."""
+"""Memory that peers may have mapped. It stays here after its group ends: freeing it would be undefined."""
 
 
 class PeerMemory:
@@ -109,7 +109,7 @@ class PeerMemory:
     # ------------------------------------------------------------ memory
 
     def reserve(self, call: RankCall, slot_bytes: int) -> bool:
-        """Have slots of a size; all ranks ask for the same. Returns False if ranks cannot map each other."""
+        """Enlarge the slots to a size, the same on all ranks; return False if ranks cannot map the memory."""
         if not self.reason and slot_bytes > self.slot_bytes:
             CUDA_DRIVER.synchronize(self.index)
             self.reason = self._map(call, max(slot_bytes, 2 * self.slot_bytes))
@@ -190,7 +190,7 @@ class PeerMemory:
             return int(driver.call("cuIpcOpenMemHandle", handle, int(lazy)))
 
     def tensor(self, place: PeerByte, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor in this rank's memory."""
+        """Return a tensor in this rank's memory."""
         key = place.offset, (*shape,), dtype
         if (found := self._tensors.get(key)) is not None:
             return found
@@ -203,13 +203,13 @@ class PeerMemory:
         return self._tensors.setdefault(key, made)
 
     def address(self, place: PeerByte) -> int:
-        """The address of a byte in the address space of this rank's GPU."""
+        """Return the address of a byte in the address space of this rank's GPU."""
         return self._bases[place.rank] + place.offset
 
     # ------------------------------------------------------------ calls
 
     def _turn(self) -> SlotUse:
-        """The next call."""
+        """Return the use of the next slot by a new call."""
         if self.epoch >= MOST_EPOCHS:
             raise LaunchError(
                 f"{self.epoch} calls of one group; nearest legal choice: a new process group, whose counters "
@@ -279,7 +279,7 @@ class PeerMemory:
             call: the call.
             rows: rows of each part.
             columns: columns of each part.
-            dtype: the dtype in which they travel.
+            dtype: the dtype in which parts are sent.
         """
         stream, device = torch.cuda.current_stream(self.index), torch.device(GPU, self.index)
         pieces = pieces_of([rows] * self.size, columns * dtype.itemsize, self.size)
@@ -317,7 +317,7 @@ class PeerMemory:
 
 @dataclass(frozen=True)
 class ArrivingRows:
-    """The rows of all ranks in a slot of this rank; those of this rank are there.
+    """The rows of all ranks in a slot of this rank, whose own rows are already stored.
 
     Args:
         memory: the memory.
@@ -432,7 +432,7 @@ def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory
 
 
 def _host() -> str:
-    """A name of the running system, which containers of one host share."""
+    """Return a name of the running system, which containers of one host share."""
     file = Path("/proc/sys/kernel/random/boot_id")
     return file.read_text().strip() if file.exists() else os.uname().nodename
 
@@ -441,7 +441,7 @@ def _host() -> str:
 
 
 PAUSE_S = 0.5
-"""Seconds between two looks at the calls that have not ended."""
+"""Seconds between two checks of the calls that have not ended."""
 
 EXIT_STATUS = 70
 """Exit status of a process whose peer did not come."""
@@ -456,8 +456,8 @@ class PendingCall:
         begin: an event before them.
         end: an event after them.
         seconds: how long they may wait.
-        text: the message if that is over.
-        limit: the time at which it is over; None before the first kernel starts.
+        text: the message if that time is over.
+        limit: the end of that time, by `time.monotonic`; None before the first kernel starts.
     """
 
     index: int

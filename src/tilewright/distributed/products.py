@@ -43,7 +43,7 @@ from tilewright.torch.terms import own_dtype
 
 
 def _gathered(call: RankCall, own: torch.Tensor, sizes: Sequence[int], what: str) -> torch.Tensor:
-    """The shards of all ranks along the first dimension."""
+    """Return the shards of all ranks along the first dimension."""
     whole = own.new_empty((sum(sizes), *own.shape[1:]))
     slots = whole.split(list(sizes))
     mine = slots[call.ranks.rank]
@@ -79,11 +79,11 @@ def gather_products(
     kind: torch.dtype | None,
     gradients: Sequence[bool] = (),
 ) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-    """Return the products of the gathered rows with each ``b``, and each rank's rows, without gradients.
+    """Return the products of the gathered rows with each ``b``, and each rank's number of rows.
 
     Args:
         how: how ranks compute it.
-        a: the own rows.
+        a: this rank's rows.
         bs: the second operands.
         terms: the terms of each product.
         kind: dtype of the results; None: as in `matmul`.
@@ -142,7 +142,7 @@ def gather_products(
         a = a.detach()
         words = dict(how.scaled)
         if isinstance(scale, torch.Tensor):
-            if scale.numel() == 1:  # that of each of a shard's rows
+            if scale.numel() == 1:  # one scale for all rows of a shard
                 scale = scale.reshape(()).expand(a.shape[:-1])
             rows = a.dim() + how.dim
             moved = scale.detach().movedim(rows, 0)
@@ -181,7 +181,7 @@ def _out_dtype(kind: torch.dtype | None) -> dict[str, Any]:
 
 
 def _is_simple(how: How, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether rows can be multiplied apart from each other, by matrices without batches."""
+    """Return whether each shard can be multiplied alone, by matrices without batches."""
     is_plain = not how.invariant and not how.scaled and all(b.dim() == 2 for b in bs)
     return is_plain and all(one.keys() <= {"bias", "activation", "out_dtype"} for one in given)
 
@@ -189,10 +189,10 @@ def _is_simple(how: How, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str
 def _products_of_arriving_rows(
     how: How, rows: ArrivingRows, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str, Any]]
 ) -> list[torch.Tensor]:
-    """Products that begin with the own rows.
+    """Return the products of rows that are still arriving, from this rank's own rows on.
 
-    A kernel waits for each shard before it loads it.  If the shards have other extents than those of
-    `torch.chunk`, or the kernel does not serve the dtype, each shard has its own product.  So it is if a
+    One kernel multiplies all shards, and waits for each shard before it loads it.  Each shard has its own
+    product if the extents are not those of `torch.chunk`, if the kernel does not serve the dtype, or if a
     shard is empty: the kernel would not wait for its counter, which could be set after this call cleared it.
     """
     whole = rows.whole
@@ -214,7 +214,7 @@ def _products_in_ring_order(
     bs: Sequence[torch.Tensor],
     given: Sequence[Mapping[str, Any]],
 ) -> list[torch.Tensor]:
-    """One product for each shard: the own one first, while the others travel."""
+    """Compute one product for each shard: this rank's first, while the other shards arrive."""
     me, rows = how.ranks.rank, [len(one) for one in shards]
     outs = list[list[torch.Tensor]]()
     for b, one in zip(bs, given, strict=True):
@@ -353,14 +353,14 @@ def _summed(
     kind: torch.dtype,
     terms: Mapping[str, Any],
 ) -> torch.Tensor:
-    """Exchange partial sums, and add them with terms: the own rows, or all of them.
+    """Exchange partial sums, and add them with terms; return this rank's rows, or all rows.
 
     Args:
         call: the call.
         how: how ranks compute it.
         like: a tensor on this rank's device.
         partial: computes this rank's partial sums, with the rows of ``dim`` first.
-        factors: the matrices whose product they are, if kernels multiply them while parts travel.
+        factors: the matrices whose product the sums are, if kernels multiply them while parts are sent.
         shape: shape of the whole sum.
         sums: dtype of the partial sums.
         kind: dtype of the result.
@@ -410,7 +410,7 @@ def _summed(
             words["terms"] = _terms_of_rows(how, terms, mine, shape, first)
             if wire == sums:
                 received[ranks.rank].copy_(here)
-            else:  # it does not travel, and is not rounded
+            else:  # it is not sent, and not rounded
                 words["own"] = ranks.rank, here.reshape(rows, columns)
             add_parts(received.view(ranks.size, rows, columns), out, is_tree=how.invariant, **words)
     if how.scatters:
@@ -420,7 +420,7 @@ def _summed(
 
 
 def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
-    """The parts of this rank's K: one, or if bits must not depend on the ranks, its share of eight."""
+    """Return the parts of this rank's K: one, or its share of eight if bits must not depend on ranks."""
     own = depths[how.ranks.rank]
     if not how.invariant:
         return [(0, own)]
@@ -453,7 +453,7 @@ def _partial_sums(
     cuts: Sequence[Sequence[tuple[int, int]]],
     shape: Sequence[int],
 ) -> torch.Tensor:
-    """This rank's partial sums, with the rows first, in the dtype in which kernels add."""
+    """Return this rank's partial sums, with the rows first, in the dtype in which kernels add."""
     kind, dim = sums_dtype(how, pairs), how.dim
     moved = torch.empty(shape, dtype=kind, device="meta").movedim(dim, 0).shape
     count = len(cuts[0])
@@ -482,7 +482,7 @@ def _partial_sums(
 def _multiply_part(
     how: How, a: torch.Tensor, b: torch.Tensor, begin: int, end: int, out: torch.Tensor
 ) -> None:
-    """The product of a part of K."""
+    """Store the product of a part of K in ``out``."""
     if (begin, end) == (0, a.shape[-1]):
         how.multiply(a, b, out=out, **how.scaled)
         return
@@ -505,7 +505,7 @@ def _multiply_part(
 def _terms_of_rows(
     how: How, terms: Mapping[str, Any], out: torch.Tensor, shape: Sequence[int], first: int
 ) -> dict[str, torch.Tensor]:
-    """The arrays of the terms for this rank's rows of the result, as matrices.
+    """Return the arrays of the terms for this rank's rows of the result, as matrices.
 
     Args:
         how: how ranks compute it.
