@@ -90,7 +90,7 @@ class BulkStaging(Staging):
 
     @classmethod
     def metadata(cls, facts: ScheduleFacts) -> list[Buffer]:
-        """Scales of rows."""
+        """Buffers in shared memory for the scales of rows."""
         return [*scale_tiles(facts.schedule, facts.form, facts.specs)]
 
     @staticmethod
@@ -106,7 +106,7 @@ class BulkStaging(Staging):
         return ring_of(self.schedule, source, buffer)
 
     def begin_block(self, rank: tuple[Index, Index]) -> None:
-        """Make the barriers.
+        """Make the barriers of the ring, or take over those of an earlier loop.
 
         Args:
             rank: this block's place in its cluster.
@@ -265,7 +265,7 @@ class Consumer(Agent):
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """A role of several groups; without a register budget the first warps may take it again."""
+        """Open the role of the multiplying groups; ``again`` opens it once more, for the first warps."""
         schedule = self.ring.schedule
         warps, first = schedule.mma.threads // current().lanes, 0 if again else None
         registers = schedule.registers or None

@@ -185,13 +185,13 @@ def _bounded(question: Question, schedule: Schedule) -> Schedule | None:
 def for_several_loops(made: Schedule) -> Schedule | None:
     """A schedule for loops that follow each other; None for a stream of multiply-adds.
 
-    Such a stream also holds its place in each loop in registers, and sums spill.
+    The stream also holds its place in each loop in registers, so that sums spill.
     """
     return None if made.is_streamed and made.atom.instruction == "fma" else made
 
 
 def _masked(question: Question, made: Schedule) -> Schedule:
-    """A schedule whose tiles masks can leave out: whole tiles, of a part of the result."""
+    """A schedule whose tiles are whole, and small enough for masks to leave out some of them."""
     if made.is_streamed:
         return replace(made, split_k=1)
     if owner(question.arch.name) is not CPU:

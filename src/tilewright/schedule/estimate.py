@@ -215,8 +215,8 @@ class BulkEstimate(Estimate):
         if schedule.is_clustered:  # each block adds a share of the tile
             return self.cluster_us + self.doubled_us * (log2(parts) - 1) + tile_us
         decoded = self.decoded_meeting_us if question.decodes else 0.0
-        if schedule.reduction_class.waits:  # each waits for all, and adds a share of the tile
-            if columns <= LEAST_SHARE or not has_slices(question.form):  # one adds all of it
+        if schedule.reduction_class.waits:  # each block waits for all, and adds a share of the tile
+            if columns <= LEAST_SHARE or not has_slices(question.form):  # one block adds all of it
                 return decoded + self.scatter_us + parts * tile_us
             return decoded + self.scatter_us + parts * self.part_us + tile_us
         tiles = load.read_parts + load.is_stream  # a block of a stream has parts of two tiles
@@ -358,7 +358,7 @@ class FmaEstimate(CopiesEstimate):
         schedule, question, rates = load.schedule, load.question, load.question.arch.rates
         assert rates is not None
         (rows, columns, depth), along = schedule.tile, prod(schedule.warps)
-        warps = blocks * along / SCHEDULERS  # of each scheduler
+        warps = blocks * along / SCHEDULERS  # on each scheduler
         multiply = rows * columns * depth * 2 * len(question.form.products) / rates.fma_flops["f32"]
         multiply *= (self.issued + self.waiting / max(warps, 1) ** self.hiding) / min(warps, 1)
         (a, b), (of_a, of_b, _) = load.operands, thread_values(schedule.mma, VECTOR)
@@ -437,7 +437,7 @@ RING = CopiesEstimate(
 class Tf32Estimate(CopiesEstimate):
     """Products of tf32 by ``mma.sync``, of operands that lie along M and N.
 
-    Warps load the fragments of such operands element by element, and wait for them.
+    Warps load the fragments of these operands element by element, and wait for them.
 
     Args:
         waiting: time that a scheduler's only warp waits, relative to the machine's rate of multiplication; of

@@ -230,7 +230,7 @@ def _run(
     Args:
         loops: the agent as the staging of each main loop made it.
         partition: the tiles.
-        reduction: how parts of K come together.
+        reduction: how the sums of the parts of K are added up.
         epilogue: how results are stored.
         form: the form of the computation.
         scales: the numbers by which totals are multiplied after a loop.

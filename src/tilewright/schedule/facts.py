@@ -78,7 +78,7 @@ class ScheduleFacts:
 
     @property
     def units(self) -> tuple[int, int, int]:
-        """Units of the extents of the tile: one atom of each warp of each group."""
+        """Extents (m, n, k) of one atom for each warp of each group, which a tile has multiples of."""
         (m, n, k), (along_m, along_n) = self.schedule.atom.shape, self.schedule.warps
         return m * along_m * self.schedule.cooperating, n * along_n, k
 
@@ -90,7 +90,7 @@ class ScheduleFacts:
 
     @cached_property
     def rounded(self) -> Schedule:
-        """The schedule with that tile."""
+        """The schedule with `tile`."""
         return self.schedule if self.tile == self.schedule.tile else replace(self.schedule, tile=self.tile)
 
     @cached_property

@@ -40,7 +40,7 @@ LEAST_SHARE = 8
 """Least number of columns of a block's share of a tile."""
 
 IN_FLIGHT = 64
-"""Registers of each thread for values of other parts that are read before the first of them is added."""
+"""Registers of a thread for parts in flight: several are read before the first of them is added."""
 
 STACKED = 128
 """Like `IN_FLIGHT`, if the sums of the block's own part are no longer in registers."""
@@ -169,7 +169,7 @@ class Fixup(SplitReduction):
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Bring the sums of all parts together, and store them in the block that has them."""
+        """Combine the sums of all parts; the block that then holds the totals stores them."""
         last = var(1)
         with made_by("reduction"):
             self.quiet()
@@ -186,7 +186,7 @@ class Fixup(SplitReduction):
             tw.barrier()
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
-        """Bring the sums of a part to the others.
+        """Combine the sums of a part with those of the other parts.
 
         Returns:
             1 in the block that then has the sums of all parts in ``totals``, else 0.
@@ -212,10 +212,10 @@ class Fixup(SplitReduction):
 
 
 class WorkspaceSums(Fixup):
-    """Every part is written; the last block of `FAN` neighbours to arrive adds them up, in their order.
+    """Each block writes its part; the last of `FAN` neighbours to arrive adds up their parts, in their order.
 
-    If there are more parts, these sums are written too, and the last block to arrive adds them up, so that no
-    block reads many parts.  The order of additions follows from the number of parts.
+    If there are more parts, the sums of neighbours are written too, and the last block of all adds them up,
+    so that no block reads many parts.  The order of additions follows from the number of parts.
     """
 
     keeps_parts = True
@@ -349,7 +349,7 @@ class ReduceScatter(Fixup):
 
 
 class TurnstileSums(Fixup):
-    """Every part waits for the one before it, adds its own, and hands the sums on."""
+    """Each block waits for the block of the previous part, adds its own part, and passes the sums on."""
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
@@ -374,7 +374,7 @@ class TurnstileSums(Fixup):
 
 
 class AtomicSums(Fixup):
-    """Every part is added to zeros in memory; the last block to arrive takes the sums and leaves zeros."""
+    """Each block adds its part to zeros in memory; the last one to arrive reads the sums and writes zeros."""
 
     takes_tickets, zeroed, is_ordered = True, True, False
 
@@ -440,17 +440,17 @@ class SharedSums(SplitReduction):
 
 
 class ClusterSums(SharedSums):
-    """The sums of a block's part, in its shared memory, from which all blocks of the cluster read them.
+    """A reduction in a cluster: the sums of a block are in its shared memory, where all blocks read them.
 
-    The blocks meet twice, with all their warps: when all sums are written, and when all are read.  Groups of
-    warps that share a tile have their own sums.
+    All warps of the cluster wait at a barrier twice: when all sums are written, and when all are read.
+    Groups of warps that share a tile have their own sums.
     """
 
     in_cluster, shares_tile = True, True
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
-        """The sums of each group that stores for itself."""
+        """A buffer for the sums of each group that stores for itself."""
         return Needs((sums_of(facts.mma, facts.schedule.storing_groups),))
 
     @classmethod
@@ -505,11 +505,11 @@ class ClusterSums(SharedSums):
 
 
 class GroupSums(SharedSums):
-    """The sums of each group's part of K; the first group stores."""
+    """A reduction in a block: groups of warps write the sums of their parts of K; the first group stores."""
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
-        """The sums of each group."""
+        """A buffer for the sums of each group."""
         return Needs((sums_of(facts.mma, facts.schedule.along_k),))
 
     def meet(self) -> None:
@@ -542,7 +542,7 @@ def _one_total(facts: ScheduleFacts) -> Reasons:
 
 
 MOST_OF_A_CLUSTER = 16
-"""Blocks of the largest cluster of any machine; the rules of a machine know its own."""
+"""Most blocks of a cluster on any machine; the rules of a machine may allow fewer."""
 
 
 def is_flat(schedule: Schedule) -> bool:

@@ -294,7 +294,8 @@ def form_of(flow: Flow) -> Form:
         awaited = factors if any(id(part) in factors for part in parts) else added
         for part in parts:
             what, near = f"{name} arrives in shards", f"{name} itself, as a factor or after the loop"
-            is_whole = all(isinstance(one, Broadcast) for one in part.operand.transforms)  # those of a vector
+            # A vector is broadcast to a matrix.
+            is_whole = all(isinstance(one, Broadcast) for one in part.operand.transforms)
             if is_whole and part.at[0] not in flow.tiles:
                 wrong = f"{what} of its first dimension, which {part.at[0].name} indexes, a span of a loop"
             elif part.operand.transforms:
@@ -466,7 +467,7 @@ def of_matrices(flow: Flow) -> Flow:
 
 
 def _repeated(node: Node, span: Span, depth: Span) -> Node:
-    """An operand whose elements along its depth are the same along another span."""
+    """An operand with another span, along which its elements repeat."""
     match node:
         case ArrayPart(at=at) if depth in at:
             axes = (*node.axes, span)

@@ -123,7 +123,7 @@ class Fragments(CpAsync):
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """Two sets of registers for the parts of each operand, and two more if they are decoded."""
+        """Registers of a thread for two sets of parts of each operand, and for two more if it is decoded."""
         atom, total = facts.schedule.atom, 0
         if atom.asynchronous:
             return 0
@@ -137,7 +137,7 @@ class Fragments(CpAsync):
 
     @classmethod
     def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
-        """Operands are decoded between shared memory and the instruction."""
+        """True: operands are decoded between shared memory and the instruction."""
         return True
 
     @classmethod

@@ -136,7 +136,7 @@ class InnerPlan:
 
 
 def inner_plans(form: Form, schedule: Schedule) -> tuple[InnerPlan, ...]:
-    """The inner products of a form, whose operands are allocated in the kernel."""
+    """Allocate the operands of a form's inner products; return the plan of each product."""
     found, rows = list[InnerPlan](), schedule.mma.tile[0]
     groups = schedule.groups if schedule.stores_by_groups else 0
     for one, buffer in zip(form.inner, inner_buffers(form, schedule), strict=True):

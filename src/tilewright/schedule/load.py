@@ -24,10 +24,10 @@ from tilewright.schedule.skipping import square
 from tilewright.schedule.sources import MOST_STREAMED
 
 BARRIERS_BYTES = 1024
-"""Bytes of shared memory for barriers and gaps between buffers, at most."""
+"""Most bytes of shared memory for barriers and gaps between buffers."""
 
 MOST_BLOCKS = 32
-"""Resident blocks of a multiprocessor, at most."""
+"""Most resident blocks of a multiprocessor."""
 
 SYSTEM_BYTES = 1024
 """Bytes of shared memory that the system takes for each block.
@@ -52,7 +52,7 @@ LOOP_REGISTERS = 40
 """Registers of a thread besides sums and operands, if the next tile waits in registers."""
 
 PARTITIONS = 8
-"""Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""
+"""Most partitions (GPCs) of the multiprocessors of a Hopper GPU."""
 
 
 class TileSide(NamedTuple):
@@ -60,7 +60,7 @@ class TileSide(NamedTuple):
 
     Args:
         extent: rows or columns of a tile.
-        inside: rows or columns of a tile that lie in the array, at most.
+        inside: most rows or columns of a tile that lie in the array.
         row_bytes: bytes of a row of one step along K.
         array_bytes: bytes of the whole array.
     """
@@ -394,7 +394,7 @@ def in_clusters(processors: int, size: int) -> int:
 
 
 def is_cut(question: Question, factor: Factor) -> bool:
-    """Whether rows of an operand do not begin at cache lines, so that each takes a line more."""
+    """Whether rows of an operand do not begin at cache lines, so that each takes one line more."""
     spec = question.form.spec(factor.part.operand, question.specs)
     steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
     # Divisors of strides are known up to 16 elements only; extents up to 256.

@@ -21,7 +21,7 @@ from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
 
 def fitting(case: ScheduleOnMachine) -> str:
-    """The argument for an atom that multiplies the kernel's dtypes."""
+    """Text of the argument ``atom=`` for an atom that multiplies the kernel's dtypes."""
     kind, product, arch = case.form.a.view.dtype, case.form.sum, case.arch
     listed = TENSOR_CORE.get(kind.name)
     if (
@@ -219,7 +219,7 @@ _TRIED_DIVISORS = 1 << 16
 
 
 def near_divisor(value: int, whole: int) -> int:
-    """Return the divisor of a whole that is nearest to a value; the smaller of two.
+    """Return the divisor of ``whole`` that is nearest to ``value``; the smaller one of two equally near.
 
     The search takes as long for a whole of any size.  If both numbers are far beyond the extent of a tile (a
     value over 2^15, a whole over 2^32), the answer is a divisor, but a nearer one may exist.

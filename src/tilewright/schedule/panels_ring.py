@@ -34,7 +34,7 @@ class PanelStaging(WholeBlock):
 
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
-        """The tile for the multiplication; before it a narrow tile, if elements are packed unconverted."""
+        """The packed tile; before it the tile in its own dtype, if elements are converted after packing."""
         atom, name = schedule.atom, f"s{tile.factor.name}"
         unit = panel_rows(atom, tile.side == 0, tile.along_rows)
         kind = (atom.a_dtype, atom.b_dtype)[tile.side] if not tile.factor.is_plain else tile.dtype
@@ -47,7 +47,7 @@ class PanelStaging(WholeBlock):
 
     @classmethod
     def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
-        """Operands are decoded as they are packed."""
+        """True: operands are decoded as they are packed."""
         return True
 
     @classmethod

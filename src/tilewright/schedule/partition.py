@@ -213,7 +213,7 @@ class Partition:
     """The extents of the computation; None if only the running kernel knows them."""
 
     split: tuple[Index, Index] | None = None
-    """The split tiles and all their parts, if the partition splits K."""
+    """Number of tiles whose K is split, and of all their parts; None: no tile is split."""
 
     rank: tuple[Index, Index] = (0, 0)
     """The block's place in its cluster."""
@@ -324,7 +324,7 @@ class TilePartition(Partition):
         """The number of those tiles."""
 
         self.count = self.tiles_m * self.tiles_n
-        """The number of the tiles that blocks take, in a matrix of a batch."""
+        """Number of tiles that blocks take, in each batch item."""
 
         if self.kept is not None and problem.mirrored:
             self.count = self.needed = self.kept.needed_at_launch

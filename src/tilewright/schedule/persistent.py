@@ -138,7 +138,7 @@ class Stream(Persistent):
         return blocks  # noqa: RET504 as above
 
     def _owner(self, step: Index) -> Index:
-        """The block in whose share a step is."""
+        """The block whose share contains a step."""
         of_longer = self.longer * (self.share + 1)
         behind = maximum(step - of_longer, 0) // maximum(self.share, 1)
         return minimum(step // (self.share + 1), self.longer) + behind

@@ -25,7 +25,7 @@ edge packs and multiplies only the part before it, so that few tiles are enough 
 """
 
 TOLERANCE = 1.01
-"""Estimated time of a tile, relative to the fastest, up to which a larger tile is preferred."""
+"""Largest estimated time, relative to the fastest tile, at which a larger tile is preferred."""
 
 PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
 """Costs in multiply-adds of the micro-kernel: to pack an element of A or B, and to wake a second thread."""
@@ -95,7 +95,7 @@ stay in the first-level cache.
 """
 
 FEW_BLOCKS = 64
-"""Blocks for each thread up to which the estimate simulates which thread takes which block."""
+"""Most blocks of each thread for which the estimate simulates which thread takes which block."""
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
@@ -443,7 +443,7 @@ def _parts(extent: int, tile: int, unit: int) -> list[int]:
 # ---------------------------------------------------------------- the reference
 
 LARGE = 96
-"""Rows or columns of a result up to which tiles have 32 of them, not 64."""
+"""Most rows, or columns, of a result for which tiles have 32 of them; for more, tiles have 64."""
 
 
 def for_reference(question: Question) -> Iterator[Candidate]:

@@ -49,7 +49,7 @@ from tilewright.targets.atoms import fma, wgmma
 LEAST_STAGES, MOST_STAGES = 3, 8
 
 MOST_SUMS, MOST_SUMS_COPIED, MOST_SUMS_ALONE = 192, 128, 96
-"""Registers of a thread for sums, at most: if the warps that copy give registers away; if the threads that
+"""Most registers of a thread for sums: if the warps that copy give registers away; if the threads that
 multiply copy too; and if blocks share a multiprocessor."""
 
 ALONE = WgmmaForm(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)

@@ -31,10 +31,10 @@ BESIDE = 2
 """Resident blocks that a multiprocessor should have room for."""
 
 LEAST_WARPS = 4
-"""Warps of a block, at least: one for each SIMD of a multiprocessor."""
+"""Least number of warps of a block: one for each SIMD of a multiprocessor."""
 
 MOST_SUMS = 64
-"""Sums of 32 bits in a lane, at most; larger tiles have more warps."""
+"""Most sums of 32 bits in a lane; larger tiles have more warps."""
 
 STAGED = ((False, 2), (True, 2), (True, 1))
 """Whether a tile is stored in slices, and the number of buffers; fewer barriers come first."""
@@ -63,7 +63,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 
 def _schedule(question: Question, rows: int, columns: int) -> Schedule:
-    """A tile with about this number of rows and columns."""
+    """The schedule with a tile of about this number of rows and columns."""
     dtype, sums = question.dtype, question.form.sum.dtype
     atom = nearest(dtype, sums, question.arch.features)
     if atom is None or question.form.b.view.dtype != dtype:  # no matrix cores: a lane multiplies 4 x 4

@@ -120,7 +120,7 @@ OF_A_WARP = 32
 """Rows and columns of the part of a tile that one warp multiplies."""
 
 MOST_K = 128
-"""Depth of a small product along K, at most: a deeper one keeps a large tile busy."""
+"""Largest depth of a small product along K: a deeper one keeps a large tile busy."""
 
 ITEMS = (1, 2, 4, 8, 16)
 """Batch items of a block, one after the other; if there are still more, blocks follow each other."""
@@ -152,7 +152,7 @@ def small_products(question: Question) -> Iterator[Candidate]:
 
 
 PARTS_PAY = 0.8
-"""K is in parts if that should take this share of the time, or less."""
+"""Largest time with K in parts, relative to whole K, at which K is split."""
 
 
 def background_copies(question: Question) -> Iterator[Candidate]:
@@ -224,8 +224,10 @@ LEAST_ELEMENTS = 1024
 """Least number of elements of a tile, if there are several tiles: smaller ones read operands too often."""
 
 SMALL_PAY = 0.95
-"""Small tiles are proposed if they should take this share of the time of the large tile, or less; and results
-in whole rows if they should take this share of the time without."""
+"""Largest time of small tiles, relative to the large tile, at which they are proposed.
+
+The same bound holds for stores of whole rows, relative to direct stores.
+"""
 
 ALIKE = 1.05
 """Estimates up to this factor of the least count as equal if rows of an array are no multiple of 16 bytes.
@@ -306,16 +308,16 @@ OF_SEVERAL = (FmaForm((4, 4), (2, 2), (32, 64, 32)),)
 
 
 MOST_SUMS = 64
-"""Sums of a thread, at most, of all totals: with 128, NVRTC 13.0 spills, and an H200 takes 1.4 to 2 times as
+"""Most sums of a thread, of all totals: with 128, NVRTC 13.0 spills, and an H200 takes 1.4 to 2 times as
 long."""
 
 MOST_STRIDED = 24
-"""Elements that a thread copies in a step, at most, of arrays that are contiguous along no dimension: each
+"""Most elements that a thread copies in a step from arrays that are contiguous along no dimension: each
 takes an instruction.  With more, an H200 took 1.2 to 2 times as long as estimated."""
 
 SPLIT_FORMS = 3
-"""Forms that are tried with K in parts: those that should take least time if their steps are dealt out to all
-blocks that run at once."""
+"""Number of forms that are tried with K in parts: those that should take least time if their steps are dealt
+out to all blocks that run at once."""
 
 SPLITS = ("auto", "stream")
 """Splits that are tried without a request; blocks that wait for each other took longer."""
@@ -435,21 +437,21 @@ def _parted(question: Question, whole: Schedule) -> Iterator[Schedule]:
 # ---------------------------------------------------------------- packed weights
 
 PACKED_COLUMNS = (8, 16, 32, 64)
-"""Rows of the other operand that a tile takes: the smallest that hold all of them."""
+"""Numbers of rows of the other operand in a tile: the smallest that holds all rows is taken."""
 
 PARTS = (1, 2, 4, 8, 16)
 """Parts of K that are tried."""
 
 MOST_SPLIT_ROWS = 64
-"""Rows of weights in a tile whose K is split, at most; larger tiles took longer."""
+"""Most rows of weights in a tile whose K is split; larger tiles took longer."""
 
 LEAST_STEPS = 3
-"""Steps of a part of K, at least; with fewer the ring is never full."""
+"""Fewest steps of a part of K; with fewer the ring is never full."""
 
 LEAST_STAGES, MOST_STAGES = 3, 5
 
 ROWS_TOO = 16
-"""Rows of the other operand in tiles along which they are declared whole too; see `_whole`."""
+"""Rows of the other operand in a tile for which `_whole` declares these rows whole, too."""
 
 PAIR = 2
 """Blocks of a cluster; with four and more a workspace was faster."""

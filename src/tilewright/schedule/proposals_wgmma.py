@@ -175,13 +175,13 @@ BLOCKS_BESIDE = (1, 3)
 """Numbers of blocks per multiprocessor to try with split K."""
 
 MOST_PIECES, MOST_HELD = 96, 200
-"""Registers of a thread, at most, for the next tile, and for it and the sums together.
+"""Most registers of a thread for the next tile, and for it and the sums together.
 
 NVRTC 13.0 spills a few bytes with 128 and 160, and with 96 and 224.
 """
 
 MOST_COPIED = 16
-"""Schedules with copies by threads that are proposed, at most."""
+"""Most schedules with copies by threads that are proposed."""
 
 NEARLY = 1.08
 """Estimates up to this factor of the least count as equal, so that random shapes need few kernels."""
@@ -317,7 +317,7 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
 # ---------------------------------------------------------------- few rows, and K in parts
 
 ROWS = (8, 16, 32, 64)
-"""Rows of A that a tile takes: the smallest that hold all of them."""
+"""Numbers of rows of A in a tile: the smallest that holds all rows is taken."""
 
 NARROW_COLUMNS = 32
 """Columns of B in a tile that holds up to 64 rows of A along the rows of the atom."""
@@ -338,7 +338,7 @@ WAVE_PAYS = 0.95
 """Forms of one wave are proposed if their time, relative to the best form, is below this."""
 
 WAVE_SUMS = 64 * 256
-"""Sums of a group of a form of one wave, at most."""
+"""Most sums of a group in a form of one wave."""
 
 WAVE_UNIT, WAVE_COLUMNS, WAVE_STAGES = 16, (64, 256), 8
 """Unit, least and most columns, and most stages of a form of one wave.
@@ -509,7 +509,7 @@ def _of_one_wave(question: Question) -> Iterator[Candidate]:
 
 
 def _doubted_us(one: Candidate) -> float:
-    """The estimate of a candidate by which it is ranked."""
+    """The estimate by which a candidate is ranked; `DOUBT` times longer with split K or clusters."""
     is_simple = one.schedule.split_k == 1 and one.schedule.cluster == (1, 1)
     return one.estimate * (1 if is_simple else DOUBT)
 

@@ -124,12 +124,12 @@ class Question:
     Args:
         form: the computation.
         specs: the classes of the arrays.
-        extents: of every span: batches first, then m, n and k.
+        extents: extents of all spans: batches first, then m, n and k.
         arch: the machine.
         processors: number of processors in use.
         splitting: the request to split K; None: the rules choose.
         longest: index of the loop with the most elements along K.
-        inner: columns of the inner products, at most.
+        inner: most columns of an inner product; 0 without inner products.
     """
 
     form: Form

@@ -167,9 +167,9 @@ class Alternating(Registers):
 
     A step along K has two halves.  First a group loads: it writes its half of the next tile from registers to
     shared memory, loads its half of the tile after that into registers, and reads the operands of this tile
-    into registers.  Then it multiplies without access to memory.  All threads of the block meet after each
-    half.  Since the second group passes one more barrier before its first step, one group loads while the
-    other one multiplies.
+    into registers.  Then it multiplies without access to memory.  All threads of the block wait at a barrier
+    after each half.  Since the second group passes one more barrier before its first step, one group loads
+    while the other one multiplies.
 
     Two stages are enough.  When the first group has multiplied a tile, both have read it; the stage is
     written again only after the next barrier.
@@ -249,7 +249,7 @@ class Alternating(Registers):
         self.drain(work)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """Load, meet, multiply, meet."""
+        """Load, wait at the barrier of the block, multiply, wait again."""
         put, fetch = self._through_registers(work)
         held = [
             tw.fragment(spread, source.sample.dtype, name=f"r{source.name}")

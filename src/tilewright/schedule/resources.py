@@ -74,7 +74,7 @@ EPILOGUE_CLASSES: Mapping[str, type[DirectEpilogue]] = {
     "staged": StagedEpilogue,
     "overlapped": OverlappedEpilogue,
 }
-"""Epilogues: how a tile of the result comes to global memory, by the values of `Schedule.epilogue`.
+"""Epilogues: how a tile of the result is stored to global memory, by the values of `Schedule.epilogue`.
 
 ``"direct"``: from registers.  ``"staged"``: through shared memory; if warps have roles, slice by slice and by
 bulk copies.  ``"overlapped"``: likewise, but separate warps store a tile while the next one is multiplied,
@@ -88,7 +88,7 @@ REDUCTION_CLASSES: Mapping[str, type[SplitReduction]] = {
     "atomic": AtomicSums,
     "cluster": ClusterSums,
 }
-"""Reductions: how the sums of the parts of K come together, by the values of `Schedule.reduction`.
+"""Reductions: how the sums of the parts of K are added up, by the values of `Schedule.reduction`.
 
 ``"workspace"``: each part is written to its own memory, and the last block to arrive adds the parts in their
 order.  ``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all
@@ -140,12 +140,12 @@ class ScheduleOnMachine(ScheduleFacts):
 
     @cached_property
     def reduction(self) -> type[SplitReduction]:
-        """The reduction: how the sums of the parts of K come together."""
+        """The reduction: how the sums of the parts of K are added up."""
         return reduction_of(self.schedule)
 
     @cached_property
     def epilogue(self) -> type[DirectEpilogue]:
-        """The epilogue: how results come to global memory."""
+        """The epilogue: how results are stored to global memory."""
         return EPILOGUE_CLASSES[self.schedule.epilogue]
 
     @cached_property

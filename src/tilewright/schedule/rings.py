@@ -229,7 +229,7 @@ class Agent:
 
 
 class Staging(StagingTraits):
-    """A way to bring tiles of the operands to the instruction that multiplies them.
+    """A way to load tiles of the operands for the instruction that multiplies them.
 
     A subclass declares its needs, its reasons to refuse a schedule, and the verbs of its agents.
 
@@ -349,7 +349,7 @@ class Staging(StagingTraits):
         """
 
     def assign_stores(self, works: Sequence[Callable[[], None]]) -> None:
-        """Take over the work of warps that only store."""
+        """Take over the functions that store results, for warps that do nothing else."""
         assert not works, "this ring has no warps that can store"
 
     def end_block(self) -> None:

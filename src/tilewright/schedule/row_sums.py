@@ -140,10 +140,10 @@ def replaced(flow: Flow, made: dict[int, Node]) -> Flow:
 # ---------------------------------------------------------------- the kernel
 
 DEPTH = 32
-"""Depth of the part of a tile that a warp reads at once, at least."""
+"""Least depth of the part of a tile that a warp reads at once."""
 
 MOST_UNROLLED = 8
-"""Parts of a tile that are written one after the other; more are a loop."""
+"""Most parts of a tile that are unrolled; more are a loop."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class RowSumPlan:
         return self.result.size_values * self.node.dtype.bytes // 4
 
     def begin(self) -> Fragment:
-        """Sums of 0."""
+        """Allocate the sums of the rows, and set them to 0."""
         return tw.fragment(self.partial, self.node.dtype, 0, name=self.node.variable or "row_sum")
 
     def add(self, held: Fragment, total: Fragment) -> None:

@@ -294,7 +294,7 @@ def _zero_elsewhere(node: Node, k: Span) -> tuple[Comparison, ...]:
 # ---------------------------------------------------------------- the needed tiles in a row of tiles
 
 MOST_ROWS = 1 << 26
-"""Rows of tiles, at most, so that sums along them fit 64 bits."""
+"""Most rows of tiles, so that sums along them fit 64 bits."""
 
 
 def few(value: Index) -> Index:

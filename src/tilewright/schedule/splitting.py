@@ -21,7 +21,7 @@ MORE_PAYS = 0.9
 """More blocks for each multiprocessor are proposed if their time, relative to one block, is below this."""
 
 MOST_SPLIT_SUMS = 64 * 256
-"""Sums of a group of warps, at most, if blocks compute parts of K and roles set no registers."""
+"""Most sums of a group of warps if blocks compute parts of K and roles set no registers."""
 
 MOST_DECODED_SUMS = 64 * 128
 """Likewise, if the group decodes an operand; with 128 x 80 NVRTC 13.0 spills and serializes ``wgmma``."""
@@ -230,7 +230,7 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
 
 
 def runs_at_once(load: Load) -> bool:
-    """Whether a GPU certainly runs all blocks at once, if they wait for each other."""
+    """Whether all blocks certainly run at once, or need not, because they do not wait for each other."""
     schedule, processors = load.schedule, load.question.processors
     if not schedule.reduction_class.waits or schedule.blocks or processors <= 1:
         return True

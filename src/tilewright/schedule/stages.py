@@ -23,7 +23,7 @@ VECTOR_BYTES = 16
 """Bytes that a thread clears at once."""
 
 MOST_ROWS = 256
-"""Rows of a box of a bulk copy, at most."""
+"""Most rows of a box of a bulk copy."""
 
 
 @dataclass(frozen=True)

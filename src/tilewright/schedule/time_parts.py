@@ -128,7 +128,7 @@ class WorkCounts:
 
     Args:
         load: the schedule for the problem.
-        board: the product; None: the first one of the architecture.
+        board_given: the model of card; None: the first one of the architecture.
     """
 
     load: Load

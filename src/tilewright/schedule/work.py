@@ -24,7 +24,7 @@ MOST = 2**31 - 1
 """The largest count in 32 bits."""
 
 MOST_GROUPS_LOG2 = 31
-"""Binary logarithm of the number of groups, at most."""
+"""Binary logarithm of the largest number of groups."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class OperationLaunch(TuningSubject):
         target: str,
         first: Sequence[Any] = (),
     ) -> OperationLaunch:
-        """Call an operation once on random numbers, and return its product.
+        """Return the product of a call of an operation on random numbers; nothing is launched.
 
         Args:
             operation: its name in `tilewright`.
@@ -127,7 +127,7 @@ class OperationLaunch(TuningSubject):
             first: arguments by position, such as the subscripts of `einsum`.
 
         Raises:
-            LaunchError: the call launches nothing, or its schedule was chosen by the operation itself.
+            LaunchError: the call launches no kernel.
         """
         rng, arrays = np.random.default_rng(0), dict[str, Any]()
         shortest = min((one.shape[0] for one in given.values() if len(one.shape) > 1), default=1)
@@ -154,7 +154,7 @@ class OperationLaunch(TuningSubject):
             target: where it is computed.
 
         Raises:
-            LaunchError: the call launches nothing, or its schedule was chosen by the operation itself.
+            LaunchError: the call launches no kernel.
         """
         plans = [one.plan for one in recorded_calls(call, *arguments, **named, target=target)]
         launched = [plan for plan in plans if plan is not None and plan.launches]

@@ -58,7 +58,7 @@ def parse_args(
         shapes: for each target that it can run on, the extents of its problem.
         small: the same for ``--small``.
         extents: their names, e.g. ``"M N K"``, if numbers can follow: whether every element is verified (0
-            or 1), what the matrices hold (1 integers, 2 random numbers), whether it is timed (0 or 1), and
+            or 1), the numbers in the matrices (1 integers, 2 random), whether it is timed (0 or 1), and
             extents, as in Composable Kernel's examples.
         picture: whether the program draws with matplotlib, and takes ``--picture FILE``.
 

@@ -353,7 +353,7 @@ class SubjectArrays:
         return self._bounds[key]
 
     def _parts(self, flow: Flow, most: int) -> Iterator[Part]:
-        """Yield the first rows, the last ones and some others, for this many operations; none for all."""
+        """Yield parts to compare, of ``most`` operations: first, last and some other rows; none: all rows."""
         batch = [span for span in flow.tiles if span.kind == BATCH]
         inner = [span for span in flow.tiles if span.kind != BATCH]
         is_added = any(store.added for store in flow.stores)
