@@ -151,6 +151,31 @@ def test_transpositions_pass_through_shared_memory() -> None:
     assert re.findall(r"(?:tile -> rA|-> tile_\d), (\d+) bytes", made.source) == ["16", "16"]
 
 
+@pytest.mark.parametrize("kinds", [("i8", "f32", "f32", "f32"), ("i64", "f64", "f32", "i8")], ids="-".join)
+@pytest.mark.parametrize(("target", "arch"), [("hip", "gfx942"), ("hip", "gfx1100"), ("cuda", "sm_80")])
+def test_transpositions_of_many_arrays_fit_in_shared_memory(
+    kinds: tuple[str, ...], target: str, arch: str
+) -> None:
+    """Arrays of one dtype share a tile of shared memory, also in the last tile of ragged rows."""
+
+    @tw.kernel(S="N M", T="N M", U="N M", V="N M", X="M N", Y="M N", Z="M N", C="M N")
+    def sums(S, T, U, V, X, Y, Z, C):
+        for m, n in tw.tiles(C):
+            turned = (one[n, m].T.to(tw.f32) for one in (S, T, U, V))
+            C[m, n] = sum(turned, X[m, n].to(tw.f32) + Y[m, n] + Z[m, n])
+
+    rng = np.random.default_rng(1)
+    turned = [rng.integers(-3, 4, (67, 131)).astype(tw.dtype(one).numpy) for one in kinds]
+    x, c = rng.integers(-3, 4, (131, 67)).astype(np.int8), np.full((131, 67), np.nan, np.float32)
+    given = *turned, x, x.astype(np.float32), x.astype(np.float32), c
+    chosen = sums.bind().schedule_for(*given, target=target, arch=arch)
+    assert not chosen.swap_ab
+    made = sums.bind().under(chosen)
+    assert made.compile(*given, target=target, arch=arch).arch == arch
+    assert made(*given, target="cpu").target == "cpu"
+    assert (c == sum(turned).T + 3.0 * x).all()
+
+
 def test_reductions_without_a_value_for_each_row_are_refused() -> None:
     @tw.kernel(A="M N", C="M N")
     def over_a_whole_column(A, C):

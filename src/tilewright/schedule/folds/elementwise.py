@@ -7,7 +7,7 @@ lane has which elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
@@ -76,11 +76,11 @@ def reasons(schedule: Schedule, form: FoldForm, arch: Arch) -> Reasons:
     if schedule.swap_ab and (len(form.columns) != 1 or form.m.extent == 1 or form.m.groups is not None):
         why = "groups" if form.m.groups is not None else "one tiled dimension"
         yield "swap_ab", f"swap_ab=True with {why}", "swap_ab=False", subject
-    lanes = (*(() if arch.vector_registers else (arch.lanes,)), *arch.other_lanes)
+    lanes = arch.lanes, *arch.other_lanes
     near = f"tw.atoms.fma(tw.f32, lanes=(1, {arch.lanes}))"
     if atom.instruction != "fma":
         yield "atom", f"{atom} for {name}, which has no product", near, subject
-    elif lanes and atom.lanes not in lanes:
+    elif atom.lanes not in lanes:
         yield "atom", f"{atom} with {atom.lanes} lanes; {arch.name} has {arch.lanes}", near, subject
     units = (atom.shape[0] * schedule.warps[0], atom.shape[1] * schedule.warps[1], 1)
     if any(side == 0 or side % unit for side, unit in zip(schedule.tile[:2], units, strict=False)) or (
@@ -106,12 +106,14 @@ class ArrayAccess:
         unit: the span along which the array is contiguous, or None.
         full: elements of the widest access of a thread.
         aligned: elements of the widest access that the array's alignment allows.
+        dtype: the dtype of the array.
     """
 
     at: tuple[Span, ...]
     unit: Span | None
     full: int
     aligned: int
+    dtype: DType
 
 
 def accesses(form: FoldForm, specs: Mapping[str, TensorSpec]) -> list[ArrayAccess]:
@@ -127,7 +129,7 @@ def accesses(form: FoldForm, specs: Mapping[str, TensorSpec]) -> list[ArrayAcces
         steps = (step * bits // 8 for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim)
         aligned = max(gcd(VECTOR_BYTES, spec.align, *steps) * 8 // bits, 1)
         unit = None if spec.unit_dim is None else at[spec.unit_dim]
-        found.append(ArrayAccess(at, unit, VECTOR_BYTES * 8 // bits, aligned))
+        found.append(ArrayAccess(at, unit, VECTOR_BYTES * 8 // bits, aligned, operand.dtype))
     return found
 
 
@@ -178,7 +180,8 @@ def proposals(
         yield Schedule(fma(f32, lanes=(1, 1), each=(1, wide)), tile, swap_ab=swap)
         return
     across = min(_power(-(-columns // wide)), arch.lanes) if rows > 1 else arch.lanes
-    crossed = any(one.unit == form.m for one in matrices)
+    turned = {one.dtype for one in matrices if one.unit == form.m}
+    crossed = bool(turned)
     if crossed:
         across = min(across, max(SIDE // wide, 1))
     down = arch.lanes // across
@@ -190,10 +193,27 @@ def proposals(
     most = min(VECTORS, max(ELEMENTS // wide, 1))
     each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), most)
     each = most if crossed else each
+    while 0 < arch.shared_bytes < _scratch_bytes(turned, unit, each) and (each > 1 or warps_down > 1):
+        each, warps_down = (each // 2, warps_down) if each > 1 else (each, warps_down // 2)
+        unit = down * warps_down, unit[1]
     high = min(each, _power(-(-rows // unit[0])))
     tile = unit[0] * high, unit[1] * (each // high), 1
     warps = warps_down, warps_across
     yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, warps, swap_ab=swap)
+
+
+def _scratch_bytes(dtypes: Iterable[DType], unit: tuple[int, int], each: int) -> int:
+    """Return the largest scratch memory for arrays that are contiguous along the rows of a tile.
+
+    Args:
+        dtypes: dtypes of these arrays; arrays of one dtype share scratch memory.
+        unit: rows and columns of one access of all warps.
+        each: accesses of a thread.
+    """
+    high, wide = unit
+    # All accesses along rows need the most padding.
+    padded = {one: wide + max(BANK_BYTES // one.bytes, 1) for one in dtypes if one.bits >= 8}
+    return sum(high * each * columns * one.bytes for one, columns in padded.items())
 
 
 def reducing(
@@ -267,6 +287,8 @@ class ElementwiseBlock(FoldBlock):
 
     def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
         super().__init__(form.turned if schedule.swap_ab else form, schedule, arguments)
+        self.turned: dict[DType, Tensor] = {}
+        """Shared memory through which tiles of a dtype pass: each exchange ends with a barrier."""
 
     def run(self) -> None:
         """Write the kernel.
@@ -279,12 +301,20 @@ class ElementwiseBlock(FoldBlock):
             self._store_all(self.place)
             return
         [column] = self.form.columns
+        for operand, at in places_of(self.form):  # both branches have the same shared memory
+            if self._lies_along_rows(operand, at):
+                self.scratch_of(operand.dtype)
         with made_by("tile"):
             inside = self.at[column] < self.place.integer(column.extent) // self.length(column)
         with when(inside):
             self._store_all(ViewPlace(self, cut))
         with otherwise():
             self._store_all(self.place)
+
+    def _lies_along_rows(self, operand: Operand, at: tuple[Span, ...]) -> bool:
+        """Return whether a matrix is contiguous along the rows of the tile."""
+        unit = self.place.array(operand).value.tensor.view.unit_dim
+        return unit is not None and at[unit] == self.form.m and self.form.columns[0] in at
 
     def _whole_tiles(self) -> dict[str, Tensor]:
         """Views of the arrays without their last column tile; empty if this makes no access wider."""
@@ -336,10 +366,13 @@ class ElementwiseBlock(FoldBlock):
         return blocked((rows, columns), (down, across), vector_dim=0)
 
     def scratch_of(self, dtype: DType) -> Tensor:
-        """Shared memory for a tile, padded so that its rows begin in different banks."""
-        rows, columns = self.schedule.tile[:2]
-        strides = (columns + max(BANK_BYTES // dtype.bytes, 1), 1)
-        return tw.shared((rows, columns), dtype, layout=Layout((rows, columns), strides), name="turned")
+        """Shared memory for tiles of a dtype, padded so that their rows begin in different banks."""
+        if dtype not in self.turned:
+            rows, columns = self.schedule.tile[:2]
+            strides = (columns + max(BANK_BYTES // dtype.bytes, 1), 1)
+            layout = Layout((rows, columns), strides)
+            self.turned[dtype] = tw.shared((rows, columns), dtype, layout=layout, name="turned")
+        return self.turned[dtype]
 
 
 class TurnedValues(TileValues):
