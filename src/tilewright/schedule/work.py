@@ -139,6 +139,8 @@ class RowGroups:
         A bound below 0, or after the last row, is replaced by the nearest legal one.  If bounds descend,
         groups overlap, and their tiles store the same rows.
         """
+        if isinstance(self.starts, Tensor):  # no tiles have the numbers of the rows before the first group
+            number = let(number + self._begin(0) // self.tile)
         group = last_not_after(number, self.count, lambda g: self._begin(g) // self.tile + g)
         rows = self.bounds(group)
         at = let(natural(number - rows.start // self.tile - group))
