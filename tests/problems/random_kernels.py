@@ -1,202 +1,34 @@
-"""Random dataflow kernels: the text of a kernel is drawn together with its result in NumPy.
+"""Random dataflow kernels, and whether they have the results of NumPy.
 
 Every number is a small integer, and no operation leaves the integers that f32 holds.  So a result is right or
-wrong, whatever the order of the additions.  A kernel has one of four forms: a product, a loop that carries a
-state and may store in each step, whole rows that are reduced, or a flow without a product.
+wrong, whatever the order of the additions; softmax has a bound.  A kernel is a product, a loop that carries a
+state and may store in each step, whole rows that are reduced, a flow without a product, or has a form of
+`random_forms.py`.
 """
 
 from __future__ import annotations
 
 import linecache
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from tests.movers.random_movers import Array
+from tests.targets.hip.machine import ARCHS, machines
 
 import tilewright as tw
 
+from .drafts import LARGEST, POISON, Drawn, Numbers, replace_text
 from .drawing import placed
 from .placing import Placed
+from .random_forms import Forms
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
-
-LARGEST_EXTENT = {"reference": 40, "cpu": 160, "cuda": 700}
-LARGEST = 2.0**22
-"""The largest number that an operation may give; f32 holds all integers up to four times as many."""
-
-NARROW = 2.0**10
-"""The largest number that is converted to f16."""
-
-POISON = 2.0**23 + 1
+GPUS = ("sm_90a", "sm_80", "gfx942", "gfx1100")
+"""Architectures whose schedules the reference computes."""
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A value of a kernel.
-
-    Args:
-        text: as the kernel writes it.
-        axes: its dimensions, each a letter.
-        elements: its elements over whole dimensions, in f64.
-    """
-
-    text: str
-    axes: str
-    elements: Numbers
-
-
-class Draft:
-    """A kernel that is being drawn.
-
-    Args:
-        number: from which everything follows.
-        target: where it will run.
-    """
-
-    def __init__(self, number: int, target: str) -> None:
-        self.draw, self.rng = random.Random(number), np.random.default_rng(number)
-        most = LARGEST_EXTENT[target]
-        self.extents = {name: self.draw.randint(1, most) for name in "mneks"}
-        self.extents |= {"b": self.draw.randint(1, 3), "k": self.draw.randint(1, 40)}
-        for name in "mne":
-            if self.draw.random() < 0.1:
-                self.extents[name] = self.draw.randint(1, 4)
-        self.batch = "b" if self.draw.random() < 0.25 else ""
-        self.given: dict[str, tuple[str, str, Numbers]] = {}
-        """Dtype, dimensions and elements of each operand."""
-
-        self.results: dict[str, tuple[str, Numbers]] = {}
-        """Dimensions and elements of each result."""
-
-        self.lines: list[str] = []
-
-    # ------------------------------------------------------------ arrays
-
-    def operand(self, name: str, axes: str, kind: str = "f32") -> Drawn:
-        """An array that the kernel reads, the same one for the same name."""
-        axes = self.batch + axes
-        if name not in self.given:
-            shape = [self.extents[one] for one in axes]
-            self.given[name] = kind, axes, self.rng.integers(-2, 3, shape).astype(np.float64)
-        return Drawn(f"{name}[{', '.join(axes)}]", axes, self.given[name][2])
-
-    def store(self, name: str, value: Drawn, *, transposed: bool = False, depth: int = 2) -> None:
-        """Store a value as a result."""
-        axes, elements = value.axes, np.broadcast_to(value.elements, self.shape(value.axes))
-        text = value.text
-        if transposed:
-            axes, elements = axes[:-2] + axes[:-3:-1], np.swapaxes(elements, -1, -2)
-            text = f"({text}).T"
-        self.results[name] = axes, elements
-        self.lines.append(f"{' ' * 4 * depth}{name}[{', '.join(axes)}] = {text}")
-
-    def shape(self, axes: str) -> tuple[int, ...]:
-        """Extents of a value."""
-        return tuple(self.extents[one] for one in axes)
-
-    # ------------------------------------------------------------ values
-
-    def leaf(self, axes: str) -> Drawn:
-        """An element of an array, a position, or a value that is the same along a dimension."""
-        last, own = axes[-1], axes.removeprefix(self.batch)
-        whole = len(own) == 2
-        kinds = ["array"] + (["rows", "columns", "transposed", "turned", "place"] if whole else ["place"])
-        match self.draw.choice(kinds):
-            case "rows":
-                value = self.expression(axes[:-1], 1)
-                return Drawn(f"({value.text})[:, None]", axes, value.elements[..., None])
-            case "columns":
-                value = self.expression(self.batch + last, 1)
-                return Drawn(value.text, axes, value.elements[..., None, :])
-            case "transposed":
-                value = self.operand(f"T_{own}", own[::-1])
-                return Drawn(f"{value.text}.T", axes, np.swapaxes(value.elements, -1, -2))
-            case "turned":
-                value = self.operand(f"A_{own}", own)
-                colons = ":, " * (len(axes) - 1)
-                text = value.text.replace("[", f"[{colons}::-1][", 1)
-                return Drawn(text, axes, value.elements[..., ::-1])
-            case "place":
-                one = self.draw.choice(own)
-                column = "[:, None]" if whole and one == own[0] else ""
-                places = np.arange(self.extents[one], dtype=np.float64) % 5
-                return Drawn(
-                    f"(tw.positions({one}) % 5).to(tw.f32){column}",
-                    axes,
-                    places[:, None] if column else places,
-                )
-        return self.operand(f"{self.draw.choice('AB')}_{own}", own)
-
-    def expression(self, axes: str, depth: int, more: Sequence[Drawn] = ()) -> Drawn:
-        """A value of at most so many operations.
-
-        Args:
-            axes: its dimensions.
-            depth: operations one inside of the other, at most.
-            more: values with these dimensions that it may contain.
-        """
-        if depth == 0 or self.draw.random() < 0.2:
-            return self.draw.choice(more) if more and self.draw.random() < 0.6 else self.leaf(axes)
-        one, other = (self.expression(axes, depth - 1, more) for _ in range(2))
-        a, b = one.elements, other.elements
-        text, elements = self.draw.choice(
-            (
-                (f"({one.text} + {other.text})", a + b),
-                (f"({one.text} - {other.text})", a - b),
-                (f"({one.text} * {other.text})", a * b),
-                (f"tw.maximum({one.text}, {other.text})", np.maximum(a, b)),
-                (f"tw.minimum({one.text}, {other.text})", np.minimum(a, b)),
-                (f"tw.where({one.text} < {other.text}, {one.text}, 3.0)", np.where(a < b, a, 3.0)),
-                (f"tw.where({one.text} == {other.text}, 0.0, {other.text})", np.where(a == b, 0.0, b)),
-                (f"(tw.relu({one.text}) - abs({other.text}))", np.maximum(a, 0) - abs(b)),
-            )
-        )
-        return Drawn(text, axes, elements) if abs(elements).max() <= LARGEST else one
-
-    def named(self, name: str, value: Drawn, depth: int) -> Drawn:
-        """A value under a name; it varies along all of its dimensions, and is small."""
-        own = value.axes.removeprefix(self.batch)
-        full = self.operand(f"A_{own}", own)
-        elements = np.broadcast_to(full.elements + value.elements, self.shape(value.axes))
-        if abs(elements).max() > 50:
-            elements = np.clip(elements, -3.0, 3.0)
-            value = Drawn(
-                f"tw.maximum(tw.minimum({full.text} + {value.text}, 3.0), -3.0)", value.axes, elements
-            )
-        else:
-            value = Drawn(f"{full.text} + {value.text}", value.axes, elements)
-        self.lines.append(f"{' ' * 4 * depth}{name} = {value.text}")
-        return replace_text(value, name)
-
-    def reduced(self, value: Drawn, axis: int, how: str) -> Drawn:
-        """A reduction along a dimension of a tile: 0 or 1."""
-        at = axis - 2
-        functions: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
-        elements = functions[how](np.broadcast_to(value.elements, self.shape(value.axes)), axis=at)
-        axes = value.axes[:at] + (value.axes[at + 1 :] if at < -1 else "")
-        return Drawn(f"({value.text}).{how}(axis={axis})", axes, elements)
-
-    def product(self, a: Drawn, b: Drawn, axes: str) -> Drawn:
-        """A product of two tiles, the second one as (k, columns)."""
-        return Drawn(f"{a.text} @ {b.text}", self.batch + axes, a.elements @ b.elements)
-
-    def transposed(self, value: Drawn) -> Drawn:
-        """The transpose of a matrix, or of each matrix of a batch."""
-        axes = value.axes[:-2] + value.axes[:-3:-1]
-        return Drawn(f"{value.text}.T", axes, np.swapaxes(value.elements, -1, -2))
-
-    def tiles(self, axes: str, result: str) -> None:
-        """Write the loop over the tiles of a result, before what was written so far."""
-        names = ", ".join(self.batch + axes)
-        dims = [f"{result}.shape[{at}]" for at in range(len(self.batch + axes))]
-        extents = dims[0] if len(dims) == 1 else f"({', '.join(dims)})"
-        batch = ", batch=1" if self.batch else ""
-        self.lines.insert(0, f"    for {names} in tw.tiles({extents}{batch}):")
-
-    # ------------------------------------------------------------ forms
+class Draft(Forms):
+    """A kernel that is being drawn, with its form."""
 
     def products(self) -> None:
         """One or two products, functions of them, and reductions of rows and columns."""
@@ -369,37 +201,34 @@ class Draft:
                 f"C.shape[{len(axes) - 1}], C.shape[{len(axes) - 2}]",
             )
 
-    def text(self) -> str:
-        """The text of the kernel."""
-        dims = {name: axes for name, (_, axes, _) in self.given.items()}
-        dims |= {name: axes for name, (axes, _) in self.results.items()}
-        declared = ", ".join(f'{name}="{" ".join(axes.upper())}"' for name, axes in dims.items())
-        return "\n".join((f"@tw.kernel({declared})", f"def drawn({', '.join(dims)}):", *self.lines, ""))
-
-
-def replace_text(value: Drawn, text: str) -> Drawn:
-    """A value under another text."""
-    return Drawn(text, value.axes, value.elements)
-
 
 def drafted(number: int, target: str) -> Draft:
     """Draw a kernel."""
     draft = Draft(number, target)
-    draft.draw.choice((draft.products, draft.loop, draft.loop, draft.rows, draft.elements))()
+    old = draft.products, draft.loop, draft.loop, draft.rows, draft.elements
+    new = draft.operands, draft.groups, draft.bounded, draft.stored, draft.columns, draft.softmax
+    draft.draw.choice((*old, *new, *new))()
     return draft
 
 
 def carried_out(number: int, target: str) -> str:
-    """Compute a random kernel; return what is wrong, or an empty text."""
-    return outcome(number, target)[0]
+    """Compute a random kernel; return what is wrong, or an empty text.
+
+    The reference also computes it under the schedule that is chosen for a GPU.
+    """
+    wrong = outcome(number, target)[0]
+    if target == "reference" and not wrong:
+        wrong = outcome(number, target, GPUS[number % len(GPUS)])[0]
+    return wrong
 
 
-def outcome(number: int, target: str) -> tuple[str, str]:
+def outcome(number: int, target: str, gpu: str = "") -> tuple[str, str]:
     """Compute a random kernel.
 
     Args:
         number: which.
         target: where.
+        gpu: architecture of a GPU whose chosen schedule the kernel has; empty: the target's own choice.
 
     Returns:
         What is wrong, and why the kernel is refused; empty if nothing is wrong, and if it is not refused.
@@ -416,17 +245,26 @@ def outcome(number: int, target: str) -> tuple[str, str]:
         for name, kind, elements, layout in _arrays(draft)
     }
     for one, array in held.items():
-        array.array[...] = draft.given[one][2] if one in draft.given else POISON
+        array.array[...] = draft.given[one][2] if one in draft.given else draft.start.get(one, POISON)
     there = {one: Placed(array.array, target) for one, array in held.items()}
+    arguments = {one: at.there for one, at in there.items()}
+    kernel = space["drawn"].bind()
+    wide = gpu in ARCHS  # the reference computes it with waves of 64 lanes
+    where = f"{gpu} reference" if wide else target
     try:
-        ran = space["drawn"](**{one: at.there for one, at in there.items()}, target=target)
+        with machines() if wide else nullcontext():
+            if gpu and not wide:
+                vendor = "hip" if gpu.startswith("gfx") else "cuda"
+                kernel = kernel.under(kernel.schedule_for(**arguments, target=vendor, arch=gpu))
+            ran = kernel(**arguments, target=where)
     except (tw.TraceError, tw.ScheduleError, tw.LaunchError) as error:
         return "" if "nearest legal choice" in str(error) else f"{text}\n{error}", str(error)
-    if ran.target != target:
+    if ran.target != where:
         return f"{text}\nit ran on {ran.target}", ""
     for one, (_, right) in draft.results.items():
         found = there[one].fetched()
-        if (wrong := found != right).any():
+        off = np.abs(found.astype(np.float64) - right)
+        if (wrong := ~(off <= draft.bounds.get(one, 0.0))).any():
             at = tuple(np.argwhere(wrong)[0].tolist())
             count = f"{np.count_nonzero(wrong)} of {right.size}"
             return f"{text}\n{one}{at} is {found[at]}, not {right[at]}; {count} are wrong, {ran.schedule}", ""

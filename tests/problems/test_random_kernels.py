@@ -6,9 +6,37 @@ import numpy as np
 import pytest
 
 from . import random_kernels
-from .random_kernels import drafted, outcome
+from .random_kernels import GPUS, drafted, outcome
 
-FIRST = {"reference": 1000, "cpu": 2000}
+FIRST = {"reference": 1000, "cpu": 2000} | {gpu: 3000 + 100 * at for at, gpu in enumerate(GPUS)}
+
+WORDS = (
+    *(
+        "tw.steps",
+        "argmax",
+        "cumsum",
+        "batch=1",
+        "@",
+        "softmax",
+        "lse",
+        "axis=0",
+        "tw.take((",
+        "tw.take(table",
+    ),
+    *("groups=ends", "groups=(starts, ends)", "end=ends[b]", "begin=None", "end=limits[g]", "in tw.steps(S"),
+    *(
+        "[to[m], n] =",
+        "[to[m], n] +=",
+        "[rows_m[m], ",
+        "rows_n[n]]",
+        "[1::2]",
+        "[::-2]",
+        "// 3",
+        ".i64",
+        "low",
+    ),
+)
+"""What the text of some kernels contains."""
 
 
 @pytest.mark.parametrize("part", range(6))
@@ -20,30 +48,25 @@ def test_random_kernels(target: str, count: int, part: int) -> None:
     assert {number: one for number, one in found.items() if one != ("", "")} == {}
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_random_kernels_under_schedules_of_gpus(gpu: str) -> None:
+    """The reference computes them under the schedule that is chosen for a GPU."""
+    first = FIRST[gpu]
+    found = {number: outcome(number, "reference", gpu) for number in range(first, first + 12)}
+    assert {number: one for number, one in found.items() if one != ("", "")} == {}
+
+
 def test_every_form_is_drawn_and_its_numbers_are_exact() -> None:
     """Results are integers that f32 holds, so that they do not depend on an order of additions."""
     seen = set[str]()
     for number in range(300):
         draft = drafted(number, "cpu")
-        seen |= set(draft.results) | {
-            word for word in ("tw.steps", "argmax", "cumsum", "batch=1", "@") if word in draft.text()
-        }
-        for _, elements in draft.results.values():
-            assert (elements == elements.astype(np.float32)).all()
-            assert np.abs(elements).max() < random_kernels.POISON
-    assert seen >= {
-        "C",
-        "D",
-        "S",
-        "rows",
-        "columns",
-        "places",
-        "tw.steps",
-        "argmax",
-        "cumsum",
-        "batch=1",
-        "@",
-    }
+        kinds = {f".{kind}" for kind, _, _ in draft.given.values()}
+        seen |= set(draft.results) | kinds | {word for word in WORDS if word in draft.text()}
+        for name, (_, elements) in draft.results.items():
+            assert name in draft.bounds or (elements == elements.astype(np.float32)).all()
+            assert np.abs(elements).max() <= random_kernels.POISON
+    assert seen >= {"C", "D", "S", "rows", "columns", "places", *WORDS}
 
 
 @pytest.mark.parametrize("lost", ["a term", "a column"])
