@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -34,7 +35,7 @@ def _work(
     for case in cases:
         try:
             answers.send((case(rank, size), None))
-        except Exception:  # noqa: BLE001 the parent shows it
+        except (Exception, pytest.fail.Exception):  # noqa: BLE001 the parent shows it
             answers.send((None, traceback.format_exc()))
     dist.destroy_process_group()
 
