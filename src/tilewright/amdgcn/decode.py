@@ -36,7 +36,7 @@ class Nothing(DecodedStep):
     """An instruction that changes no register."""
 
     def run(self, waves: Waves) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class WaitStep(DecodedStep):
@@ -47,7 +47,7 @@ class WaitStep(DecodedStep):
         self.counts = waited(instruction.modifiers["all"], instruction.mnemonic)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         waves.waits.wait(self.counts, waves.at)
 
 
@@ -99,7 +99,7 @@ class Jump(DecodedStep):
         return np.asarray((held != 0).any(0) == self.when)
 
     def check(self, waves: Waves) -> None:
-        """Refuses a branch that depends on undefined bits.
+        """Refuse a branch that depends on undefined bits.
 
         Raises:
             UninitialisedError: it does.
@@ -142,7 +142,7 @@ store_2addr_b64 store_2addr_stride64_b32 store_2addr_stride64_b64
 
 
 def known_mnemonics() -> list[str]:
-    """Mnemonics that the interpreter executes, without suffixes of their encoding."""
+    """Return the mnemonics that the interpreter executes, without suffixes of their encoding."""
     names = {*VECTOR, *SPECIAL, *SCALARS, *SCALAR_FLOATS, *SAVING, *NOTHING, *BRANCHES, *_OTHERS.split()}
     names |= {f"v_{way}_{form}" for way in ("cmp", "cmpx") for form in COMPARISONS}
     for way, forms in (("load", _LOADS), ("store", _STORES)):
@@ -167,7 +167,7 @@ FAMILIES = {
 
 
 def family_of(arch: str) -> InstructionSet:
-    """The instruction set of an architecture.
+    """Return the instruction set of an architecture.
 
     Raises:
         UnknownInstructionError: the architecture is not known.

@@ -67,7 +67,7 @@ class LdsStep(GlobalStep):
         self.offsets = tuple(offsets)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         base = self.address(waves).astype(np.int64)
         flight = waves.waits.issue("lds", waves.at, self.destination, self)
         lds, size, each = waves.lds, self.access.size, self.access.registers
@@ -95,7 +95,7 @@ class LdsAtomic(GlobalAtomic):
     stream = "lds"
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         self.require_known(waves)
         size = self.access.size
         places = waves.lds.places(waves, self.address(waves).astype(np.int64), size, self)
@@ -116,7 +116,7 @@ class LoadToLds(GlobalStep):
         self.also_reads(SGPR + M0)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         size = self.access.size
         waves.require_defined((SGPR + M0,), "an address in LDS", self)
         places = waves.arrays.places(self.address(waves), size, waves.mask, "a load", self)
@@ -143,7 +143,7 @@ _LDS_ATOMIC = re.compile(r"^ds_(\w+?)(_rtn)?(_[a-z]+\d+)$")
 
 
 def memory_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
-    """The step of an instruction that accesses memory, or None for others."""
+    """Return the step of an instruction that accesses memory, or None for others."""
     name, operands, modifiers = instruction.mnemonic, instruction.operands, instruction.modifiers
 
     def address(vector: int, scalar: int) -> Address:

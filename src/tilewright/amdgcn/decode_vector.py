@@ -36,12 +36,12 @@ _KNOWN = {
 
 
 def bare(mnemonic: str) -> str:
-    """A mnemonic without the suffix of its encoding."""
+    """Return a mnemonic without the suffix of its encoding."""
     return _SUFFIX.sub("", mnemonic)
 
 
 def vector_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
-    """The step of a vector instruction, or None for others."""
+    """Return the step of a vector instruction, or None for others."""
     name, operands = bare(instruction.mnemonic), instruction.operands
     if name == "v_readfirstlane_b32":
         return ReadLane(instruction, operands[0], operands[1], None)
@@ -64,7 +64,7 @@ def vector_step(instruction: Instruction, family: InstructionSet) -> DecodedStep
 
 
 def implied(index: int, family: InstructionSet) -> ListingOperand:
-    """The mask of lanes that begins at a scalar register, as an operand."""
+    """Return the mask of lanes that begins at a scalar register, as an operand."""
     return ListingOperand("", "s", index, family.lanes // 32)
 
 
@@ -121,7 +121,7 @@ class PartWriter(VectorWriter):
 
 
 def _scaled(compute: Any, instruction: Instruction, kind: str) -> Any:
-    """A function with the modifiers ``clamp``, ``mul`` and ``div``."""
+    """Return a function with the modifiers ``clamp``, ``mul`` and ``div``."""
     name, modifiers = bare(instruction.mnemonic), instruction.modifiers
     if not {"clamp", "mul", "div"} & set(modifiers):
         return compute
@@ -212,7 +212,7 @@ SPECIAL = (*BIT_TABLES, *PACKED, *MIXED, *NARROWED, *WIDENED, *WIDENED_PAIRS, *D
 
 
 def packed_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
-    """The step of an instruction on packed or mixed numbers, or None for others."""
+    """Return the step of an instruction on packed or mixed numbers, or None for others."""
     name = bare(instruction.mnemonic)
     if name not in SPECIAL:
         return None
@@ -268,7 +268,7 @@ def _packed(instruction: Instruction, name: str) -> DecodedStep:
     narrow, wide = np.dtype(f"u{bits // 8}"), np.dtype(f"u{bits // 4}")
 
     def track(values: Any, shadows: Any) -> Any:
-        """Undefined bits of each half, from the operands of this half."""
+        """Return the undefined bits of each half, from the operands of this half."""
         shape = np.broadcast_shapes(*(value.shape for value in values))
         parts = []
         for half in (shadows[:count], shadows[count:]):

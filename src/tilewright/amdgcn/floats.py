@@ -70,19 +70,19 @@ def fma(a: Array, b: Array, c: Array) -> Array:
 
 
 def to_integer(value: Array, low: int, high: int) -> Array:
-    """Floating-point numbers as integers: towards zero, clamped to the range, NaN as 0."""
+    """Return floating-point numbers as integers: towards zero, clamped to the range, NaN as 0."""
     wide = np.trunc(value.astype(np.float64))
     wide = np.where(np.isnan(wide), 0.0, np.clip(wide, float(low), float(high)))
     return wide.astype(np.int64)
 
 
 def bf16_bits(value: Array) -> Array:
-    """f32 as the 16 bits of bf16, to the nearest, ties to even."""
+    """Return f32 numbers as the 16 bits of bf16, rounded to nearest, ties to even."""
     return value.astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
 def from_bf16(bits: Array) -> Array:
-    """The f32 of 16 bits of bf16."""
+    """Return the f32 of 16 bits of bf16."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -102,7 +102,7 @@ FP8_VALUES = {
 
 
 def to_fp8(value: Array, name: str) -> Array:
-    """f32 as the 8 bits of a format: to the nearest, ties to even; beyond the largest number is NaN.
+    """Return f32 as the 8 bits of a format: to nearest, ties to even; beyond the largest number is NaN.
 
     Hardware overflows to NaN while clamping (``FP16_OVFL``) is off, which is the state at the begin of a
     kernel.
@@ -138,7 +138,7 @@ RANGES = {"u32": (0, 2**32 - 1), "i32": (-(2**31), 2**31 - 1), "u16": (0, 65535)
 
 
 def _through_f64(function: Any) -> Any:
-    """A function of f32 or f16, computed in f64: wrong only for numbers close to a tie."""
+    """Return a function of f32 or f16, computed in f64: wrong only for numbers close to a tie."""
     return lambda a: function(a.astype(np.float64)).astype(a.dtype)
 
 
@@ -150,7 +150,7 @@ def _scaled(a: Any, exponent: Any) -> Any:
 
 
 def towards_zero(value: Any) -> Any:
-    """f32 as f16, rounded towards zero."""
+    """Return f32 numbers as f16, rounded towards zero."""
     near = value.astype(np.float16)
     over = np.abs(near.astype(np.float32)) > np.abs(value)
     bits = near.view(np.uint16)
@@ -167,7 +167,7 @@ def _normal(value: Any) -> Any:
 
 
 def classes(value: Any) -> Any:
-    """A number's class, as a word with one of ten bits set."""
+    """Return a number's class, as a word with one of ten bits set."""
     bits = value.view(np.dtype(f"u{value.dtype.itemsize}"))
     negative = np.signbit(value)
     info = np.finfo(value.dtype)
@@ -206,7 +206,7 @@ def division_scale(a: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
 
 
 def division_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
-    """The quotient of a division, with its special results for zeros, infinities and NaN.
+    """Return the quotient of a division, with its special results for zeros, infinities and NaN.
 
     A quotient beyond the largest number arrives as NaN and becomes infinity (assumed).
     """
@@ -224,7 +224,7 @@ def division_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
 
 
 def _fmas(scale: int) -> Any:
-    """The last step of a division, which reverts the scale."""
+    """Return the last step of a division, which reverts the scale."""
 
     def compute(a: Any, b: Any, c: Any, mark: Any) -> Any:
         plain = fma(a, b, c)
@@ -358,19 +358,19 @@ def _conversions() -> dict[str, OpcodeRow]:
 
 
 def narrow_pair(name: str) -> Any:
-    """Two f32 as two bytes of 8-bit floating point, in the lower bits of a word."""
+    """Return two f32 as two bytes of 8-bit floating point, in the lower bits of a word."""
     return lambda a, b: (
         to_fp8(a, name).astype(np.uint16) | (to_fp8(b, name).astype(np.uint16) << np.uint16(8))
     )
 
 
 def widen(name: str, select: int = 0) -> Any:
-    """One byte of 8-bit floating point as f32."""
+    """Return one byte of 8-bit floating point as f32."""
     return lambda a: FP8_VALUES[name][(a >> np.uint32(8 * select)) & np.uint32(255)]
 
 
 def widen_pair(name: str) -> Any:
-    """Two bytes of 8-bit floating point as two f32, in 64 bits."""
+    """Return two bytes of 8-bit floating point as two f32, in 64 bits."""
 
     def widened(half: Any) -> Any:
         low, high = (

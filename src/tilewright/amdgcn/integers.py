@@ -14,13 +14,13 @@ U64 = np.uint64
 
 
 def carry(a: Any, b: Any, more: Any = None) -> tuple[Any, Any]:
-    """A sum of u32 and a carry, and whether it overflows."""
+    """Return a sum of u32 and a carry, and whether it overflows."""
     total = a.astype(U64) + b.astype(U64) + (U64(0) if more is None else more.astype(U64))
     return total.astype(np.uint32), total > U64(0xFFFFFFFF)
 
 
 def borrow(a: Any, b: Any, more: Any = None) -> tuple[Any, Any]:
-    """A difference of u32 and a borrow, and whether it is negative."""
+    """Return a difference of u32 and a borrow, and whether it is negative."""
     exact = a.astype(np.int64) - b.astype(np.int64) - (0 if more is None else more.astype(np.int64))
     return exact.astype(np.uint32), exact < 0
 
@@ -40,7 +40,7 @@ def _mad_wide(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
 
 
 def _wide_sum(values: Sequence[Any], shadows: Sequence[Any]) -> tuple[Any, Any]:
-    """Undefined bits of a sum of 64 bits, from the lowest one of an operand upwards, and its carry."""
+    """Return the undefined bits of a 64-bit sum, from an operand's lowest one upwards, and of its carry."""
     unknown = reduce(np.bitwise_or, (shadow.astype(U64) for shadow in shadows if shadow is not None))
     return ~unknown + U64(1) | unknown, unknown != 0
 
@@ -85,14 +85,14 @@ def trailing(value: Any) -> Any:
 
 
 def reversed_bits(value: Any) -> Any:
-    """The bits of words in reversed order."""
+    """Return the bits of words in reversed order."""
     octets = np.ascontiguousarray(value).view(np.uint8).reshape(*value.shape, value.dtype.itemsize)
     packed = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
     return packed.view(value.dtype).reshape(value.shape)
 
 
 def mask_bits(count: Any, first: Any, width: int = 32) -> Any:
-    """Words with `count` ones from bit `first` on."""
+    """Return words with `count` ones from bit `first` on."""
     ones = (U64(1) << (count.astype(U64) & U64(width - 1))) - U64(1)
     return (ones << (first.astype(U64) & U64(width - 1))).astype(f"u{width // 8}")
 

@@ -31,7 +31,7 @@ DPP = (
 
 
 def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
-    """The lane that each lane reads by a DPP modifier, and whether it exists.
+    """Return the lane that each lane reads by a DPP modifier, and whether it exists.
 
     Example:
         >>> which, there = sources({"row_shr": "1"}, 32)
@@ -76,7 +76,7 @@ class MovedReader(OperandReader):
         self.which, self.there = which, there
 
     def readable(self, waves: Waves) -> Array:
-        """The lanes whose source is there and active."""
+        """Return the lanes whose source is there and active."""
         return np.asarray(waves.mask[:, self.which] & self.there)
 
     def __call__(self, waves: Waves) -> Array:
@@ -85,7 +85,7 @@ class MovedReader(OperandReader):
         return np.where(self.readable(waves), found, found.dtype.type(0))
 
     def undefined(self, waves: Waves) -> Array | None:
-        """Undefined bits of the numbers."""
+        """Return the undefined bits of the numbers."""
         found = super().undefined(waves)
         if found is None:
             return None
@@ -108,11 +108,11 @@ class Dpp(Compute1):
         self.enabled = ((rows >> (lane // 16)) & 1 == 1) & ((banks >> (lane % 16 // 4)) & 1 == 1)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         self._act(waves, tracks=False)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         self._act(waves, tracks=True)
 
     def _act(self, waves: Waves, tracks: bool) -> None:
@@ -149,11 +149,11 @@ class ReadLane(DecodedStep):
         return np.asarray(whole[np.arange(len(whole)), lane])
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         waves.put_scalar(self.to.index, self._pick(waves, self.source(waves)))
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         if self.lane is not None:
             waves.require_defined(self.lane.registers, "the number of a lane", self)
         bits = self.source.undefined(waves)
@@ -179,11 +179,11 @@ class WriteLane(DecodedStep):
         return waves.selected(), np.broadcast_to(picked, (len(waves.mask),))
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         waves.vector[self.to.index][self._at(waves)] = self.source(waves)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         waves.require_defined(self.lane.registers, "the number of a lane", self)
         bits = self.source.undefined(waves)
         at = self._at(waves)
@@ -222,13 +222,13 @@ class Exchange(DecodedStep):
         return pushed
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         values = [reader(waves) for reader in self.readers]
         waves.put(self.to.index, self._moved(waves, values[-1], values[0] if len(values) > 1 else None))
         waves.waits.issue("lds", waves.at, self.writes, self)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         lanes = None
         if len(self.readers) > 1:
             waves.require_defined(self.readers[0].registers, "the number of a lane", self)
@@ -241,7 +241,7 @@ class Exchange(DecodedStep):
 
 
 def swizzle_bits(spelled: str) -> int:
-    """The 16 bits of a swizzle's offset, from a number or from a form like ``swizzle(BITMASK_PERM,"…")``."""
+    """Return the 16 bits of a swizzle's offset, from a number or a form like ``swizzle(SWAP,…)``."""
     if not spelled.startswith("swizzle"):
         return int(spelled, 0)
     words = [word.strip().strip("\"'") for word in spelled[len("swizzle(") : -1].split(",")]
@@ -263,7 +263,7 @@ def swizzle_bits(spelled: str) -> int:
 
 
 def swizzled(bits: int, lanes: int) -> Array:
-    """The lane that each lane reads by a swizzle, among its 4 or its 32 lanes."""
+    """Return the lane that each lane reads by a swizzle, among its 4 or its 32 lanes."""
     lane = np.arange(lanes)
     if bits & 0x8000:
         return (lane & ~3) | ((bits >> (2 * (lane & 3))) & 3)
@@ -294,7 +294,7 @@ class Permute16(DecodedStep):
         self.bound = len(picked) > 1 and picked[1] == "1"
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         low, high = (
             np.broadcast_to(pick(waves), (len(waves.mask),)).astype(np.uint64) for pick in self.picks
         )

@@ -59,7 +59,7 @@ class WaveRunner:
         self.counts = [0] * len(steps)
 
     def run(self, most: int) -> int:
-        """Executes all waves to their end.
+        """Execute all waves to their end.
 
         Args:
             most: limit of the instructions of all waves.
@@ -94,7 +94,7 @@ class WaveRunner:
                 )
 
     def _go(self, chosen: Array, place: int, until: int) -> int:
-        """Executes waves until they branch, wait, end or meet others; returns the number of instructions."""
+        """Execute waves until they branch, wait, end or meet others; return the number of instructions."""
         waves, steps, counts = self.waves, self.steps, self.counts
         waves.select(chosen)
         first, size = place, len(chosen)
@@ -381,7 +381,7 @@ class _Launch:
         return octets
 
     def engine(self, blocks: range, waves_of_block: int, all_meet: bool) -> WaveRunner:
-        """The waves of some blocks before their first instruction."""
+        """Return the waves of some blocks before their first instruction."""
         used = {register for step in self.steps for register in step.touched if register < SGPR}
         waves = Waves(self.family, len(blocks) * waves_of_block, sorted(used | {0}))
         block_of = np.repeat(np.arange(len(blocks)), waves_of_block)

@@ -55,13 +55,13 @@ _MFMA = re.compile(
 
 
 def wmma_shape(mnemonic: str) -> MatrixShape | None:
-    """Shape and dtypes of a WMMA, or None for other mnemonics."""
+    """Return the shape and dtypes of a WMMA, or None for other mnemonics."""
     match = _WMMA.match(mnemonic)
     return MatrixShape(16, 16, 1, match.group(2), match.group(2), match.group(1)) if match else None
 
 
 def mfma_shape(mnemonic: str) -> MatrixShape | None:
-    """Shape and dtypes of an MFMA, or None for other mnemonics.
+    """Return the shape and dtypes of an MFMA, or None for other mnemonics.
 
     Example:
         >>> mfma_shape("v_mfma_f32_32x32x8_f16")
@@ -79,7 +79,7 @@ def mfma_shape(mnemonic: str) -> MatrixShape | None:
 
 
 def of_arch(shape: MatrixShape, arch: str) -> MatrixShape:
-    """The shape with the 8-bit formats of an architecture, which are the OCP's on gfx950.
+    """Return the shape with the 8-bit formats of an architecture, which are the OCP's on gfx950.
 
     Example:
         >>> of_arch(MatrixShape(32, 16, 1, "fp8", "f16", "f32"), "gfx950").of_a
@@ -92,7 +92,7 @@ def of_arch(shape: MatrixShape, arch: str) -> MatrixShape:
 
 
 def numbers(words: Array, kind: str, signed: bool = True) -> Array:
-    """The numbers in registers of a lane, (…, registers) words, as (…, numbers) of f64, or of int64."""
+    """Return the numbers in a lane's registers, (…, registers) words, as (…, numbers) of f64 or int64."""
     flat = np.ascontiguousarray(words)
     if kind == "f16":
         return F16_VALUES[flat.view(np.uint16)].astype(np.float64)
@@ -134,7 +134,7 @@ class MatrixStep(DecodedStep):
         super().__init__(instruction, reads, self.d.registers)
 
     def stacked(self, waves: Waves, item: ListingOperand) -> Array:
-        """The registers of an operand: (waves, lanes, registers)."""
+        """Return the registers of an operand: (waves, lanes, registers)."""
         return np.stack([waves.vector[register][waves.at] for register in item.registers], -1)
 
     def undefined(self, waves: Waves, item: ListingOperand) -> Array | None:
@@ -146,7 +146,7 @@ class MatrixStep(DecodedStep):
         return np.asarray(np.stack([none if bits is None else bits for bits in found], -1) != 0)
 
     def sums_in(self, waves: Waves, dtype: Any) -> Array:
-        """C as registers of lanes, (waves, lanes, registers), in its own type."""
+        """Return C as registers of lanes, (waves, lanes, registers), in its own type."""
         if self.c.registers:
             return self.stacked(waves, self.c).view(dtype)
         of = np.dtype(dtype)
@@ -155,7 +155,7 @@ class MatrixStep(DecodedStep):
         return np.full((*waves.mask.shape, len(self.d.registers) * 4 // of.itemsize), constant)
 
     def put(self, waves: Waves, words: Array) -> None:
-        """Writes D, (waves, lanes, registers) words, in all lanes."""
+        """Write D, (waves, lanes, registers) words, in all lanes."""
         for place, register in enumerate(self.d.registers):
             waves.put(register, words[..., place])
 
@@ -177,7 +177,7 @@ class MatrixStep(DecodedStep):
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Registers of D, as (waves, lanes, registers), that depend on undefined bits of A, B and C."""
+        """Return the registers of D, (waves, lanes, registers), that depend on undefined bits of A, B, C."""
         raise NotImplementedError
 
 
@@ -219,7 +219,7 @@ class Wmma(MatrixStep):
         return numbers(words[:, :16], self.shape.of_a, signed)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         if not waves.full:
             raise UnreplicatedLanesError("a WMMA is executed without all lanes active", *self.position)
         a = self._operand(waves, self.a, "A", self.signs[0])
@@ -251,7 +251,7 @@ class Wmma(MatrixStep):
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Registers of D that depend on undefined bits of A, B and C."""
+        """Return the registers of D that depend on undefined bits of A, B and C."""
         rows = columns = None
         if a is not None:
             row = a[:, :16].any(-1)  # (waves, 16)
@@ -288,7 +288,7 @@ class Mfma(MatrixStep):
             )
 
     def _places(self) -> Array:
-        """The element of (blocks, rows, columns) in each register of each lane."""
+        """Return the element of (blocks, rows, columns) in each register of each lane."""
         lane, register = np.meshgrid(np.arange(64), np.arange(self.registers), indexing="ij")
         m = self.shape.m
         column, group = lane % m, lane // m
@@ -303,14 +303,14 @@ class Mfma(MatrixStep):
         return np.asarray((block * m + row) * m + column)
 
     def _grouped(self, values: Array) -> Array:
-        """Numbers of lanes, (waves, 64, per lane), as (waves, blocks, rows, k)."""
+        """Return numbers of lanes, (waves, 64, per lane), as (waves, blocks, rows, k)."""
         groups = values.reshape(-1, 64 // self.shape.m, self.shape.m, self.per_lane)
         if self.shape.blocks > 1:
             return groups
         return groups.swapaxes(1, 2).reshape(-1, 1, self.shape.m, self.shape.k)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         a = self._grouped(numbers(self.stacked(waves, self.a), self.shape.of_a))
         b = self._grouped(numbers(self.stacked(waves, self.b), self.shape.of_b))
         kind = {"f32": np.float32, "i32": np.int32, "f64": np.float64}[self.shape.sums]
@@ -328,7 +328,7 @@ class Mfma(MatrixStep):
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Registers of D that depend on undefined bits of A, B and C."""
+        """Return the registers of D that depend on undefined bits of A, B and C."""
         found: list[Array | None] = []
         for bits, axis in ((a, -1), (b, -2)):
             if bits is None:

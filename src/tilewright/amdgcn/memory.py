@@ -50,7 +50,7 @@ _INTEGER: dict[str, Any] = {
 
 
 def swap_if_equal(old: Any, new: Any, compared: Any) -> Any:
-    """Compare-and-swap: the new number where the old one equals the comparand."""
+    """Return the new number where the old one equals the comparand, else the old one (compare-and-swap)."""
     return np.where(old == compared, new, old)
 
 
@@ -81,7 +81,7 @@ ATOMICS = _atomics()
 
 
 def apply(space: Space, places: Array, dtype: str, function: Any, values: list[Array], mask: Array) -> Array:
-    """Performs an operation in each active lane in turn, and returns the old numbers.
+    """Perform an operation in each active lane in turn, and return the old numbers.
 
     Args:
         space: the memory.
@@ -133,7 +133,7 @@ class AccessForm:
         return max(self.size // 4, 1)
 
     def loaded(self, words: list[Array], old: Array | None) -> list[Array]:
-        """The new registers, from the loaded words."""
+        """Return the new registers, from the loaded words."""
         if self.size >= 4:
             return words
         word = words[0]
@@ -149,7 +149,7 @@ class AccessForm:
         return [word | (old & np.uint32(0xFFFF0000))]
 
     def stored(self, words: list[Any]) -> list[Any]:
-        """The words whose lower bytes are stored."""
+        """Return the words whose lower bytes are stored."""
         return [words[0] >> np.uint32(16)] if self.half == "h" else words
 
 
@@ -166,7 +166,7 @@ _D16 = re.compile(r"^(?:(\w+?)_d16(_hi)?|d16(_hi)?_(\w+))$")
 
 
 def access_of(form: str) -> AccessForm | None:
-    """The access of a form such as ``dwordx4``, ``b128``, ``ubyte_d16_hi`` or ``d16_hi_u8``.
+    """Return the access of a form such as ``dwordx4``, ``b128``, ``ubyte_d16_hi`` or ``d16_hi_u8``.
 
     Example:
         >>> access_of("short_d16_hi")
@@ -249,19 +249,19 @@ class GlobalStep(DecodedStep):
         self.loads = (self.stream, tuple(r for r in self.destination if r not in address.registers))
 
     def run_tracked(self, waves: Waves) -> None:
-        """Refuses an undefined address, then acts."""
+        """Refuse an undefined address, then execute the instruction."""
         waves.require_defined(self.address.registers, "an address", self)
         self.run(waves)
 
     def count(self, waves: Waves) -> None:
-        """Counts it as outstanding, with the other loads or with the stores."""
+        """Count it as outstanding, with the other loads or with the stores."""
         stream = "vs" if not self.destination and waves.family.counts_stores_apart else "vm"
         waves.waits.issue(stream, waves.at, self.destination, self)
 
     def put(
         self, waves: Waves, words: list[Array], unknown: list[Array] | None = None, why: str = ""
     ) -> None:
-        """Writes loaded words to the registers.
+        """Write loaded words to the registers.
 
         Args:
             waves: the waves.
@@ -287,12 +287,12 @@ class GlobalStep(DecodedStep):
             waves.put_undefined(register, shadow, why)
 
     def words(self, waves: Waves, data: Sequence[int] | None = None) -> list[Array]:
-        """Words to store, from all data registers or from some."""
+        """Return the words to store, from all data registers or from some."""
         registers = self.data if data is None else data
         return self.access.stored([waves.vector[register][waves.at] for register in registers])
 
     def unknown(self, waves: Waves, data: Sequence[int] | None = None) -> list[Array | None]:
-        """Undefined bits of the words to store."""
+        """Return the undefined bits of the words to store."""
         found = [waves.undefined_bits(register) for register in (self.data if data is None else data)]
         if self.access.half == "h" and found[0] is not None:
             found[0] = found[0] >> np.uint32(16)
@@ -301,7 +301,7 @@ class GlobalStep(DecodedStep):
         return found
 
     def require_known(self, waves: Waves) -> None:
-        """Refuses to store undefined bits as a result.
+        """Refuse to store undefined bits as a result.
 
         Raises:
             UninitialisedError: a stored number has undefined bits.
@@ -319,7 +319,7 @@ class GlobalStep(DecodedStep):
             )
 
     def move_scratch(self, waves: Waves, offsets: Array) -> None:
-        """Loads from the scratch memory of the active lanes, or stores to it.
+        """Load from the scratch memory of the active lanes, or store to it.
 
         Raises:
             OutOfBoundsError: an offset beyond the kernel's scratch memory.
@@ -349,7 +349,7 @@ class GlobalLoad(GlobalStep):
     """A load from global memory."""
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         places = waves.arrays.places(self.address(waves), self.access.size, waves.mask, "a load", self)
         self.put(waves, waves.arrays.load(places, self.access.size))
         self.count(waves)
@@ -359,7 +359,7 @@ class GlobalStore(GlobalStep):
     """A store to global memory."""
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         self.require_known(waves)
         size = self.access.size
         places = waves.arrays.places(self.address(waves), size, waves.mask, "a store", self)
@@ -384,7 +384,7 @@ class GlobalAtomic(GlobalStep):
         self.dtype, self.function = dtype, function
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         self.require_known(waves)
         places = waves.arrays.places(self.address(waves), self.access.size, waves.mask, "an atomic", self)
         values = typed_values(self.words(waves), self.dtype)
@@ -398,7 +398,7 @@ class ScratchStep(GlobalStep):
     """A load from the scratch memory of each lane, or a store to it."""
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         self.move_scratch(waves, self.address(waves).astype(np.uint32).astype(np.int64))
         self.count(waves)
 
@@ -407,7 +407,7 @@ class FlatStep(GlobalStep):
     """A load or store whose address selects global memory, LDS or scratch memory."""
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         addresses = self.address(waves)
         offsets = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
         upper = addresses >> np.uint64(32)
@@ -432,7 +432,7 @@ class FlatStep(GlobalStep):
         waves.waits.issue("lds", waves.at, self.destination, self)
 
     def move_lds(self, waves: Waves, offsets: Array) -> None:
-        """Loads from LDS or stores to it."""
+        """Load from LDS or store to it."""
         size = self.access.size
         places = waves.lds.places(waves, offsets, size, self)
         flight = waves.waits.issue("lds", waves.at, (), self)
@@ -446,7 +446,7 @@ class FlatStep(GlobalStep):
             waves.lds.unknown.store(places, size, bits, waves.mask)
 
     def move_global(self, waves: Waves, addresses: Array) -> None:
-        """Loads from the arrays or stores to them."""
+        """Load from the arrays or store to them."""
         places = waves.arrays.places(addresses, self.access.size, waves.mask, "a flat access", self)
         if self.destination:
             self.put(waves, waves.arrays.load(places, self.access.size))
@@ -469,7 +469,7 @@ class ScalarLoad(DecodedStep):
         self.access, self.destination = access, destination
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         address = self.base(waves) + np.uint64(self.constant & 0xFFFFFFFFFFFFFFFF)
         for reader in self.offsets:
             address = address + reader(waves).view(np.int32).astype(np.int64).view(np.uint64)
@@ -482,7 +482,7 @@ class ScalarLoad(DecodedStep):
 
 
 def typed_values(words: list[Array], dtype: str) -> list[Array]:
-    """Words as numbers of a type of one or two registers."""
+    """Return words as numbers of a type of one or two registers."""
     if np.dtype(dtype).itemsize == 4:
         return [np.ascontiguousarray(word).view(dtype) for word in words]
     pairs = zip(words[::2], words[1::2], strict=True)
@@ -534,12 +534,12 @@ class BufferStep(GlobalStep):
         self.also_reads(*self.uniform)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Refuses an undefined address or descriptor, then acts."""
+        """Refuse an undefined address or descriptor, then execute the instruction."""
         waves.require_defined((*self.address.registers, *self.uniform), "an address", self)
         self.run(waves)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves, one word of a lane at a time."""
+        """Execute the instruction on the selected waves, one word of a lane at a time."""
         low, high, size, _ = (reader(waves) for reader in self.descriptor)
         if np.any((high >> np.uint32(16)) & np.uint32(0x3FFF)):
             raise UnknownInstructionError(

@@ -146,7 +146,7 @@ _TWO_PI_INVERSE = {"f16": 0x3118, "f32": 0x3E22F983, "f64": 0x3FC45F306DC9C882}
 
 
 def constant_bits(item: ListingOperand, kind: str) -> int:
-    """The bits of a constant, read as an operand of a kind such as ``f32`` or ``u64``.
+    """Return the bits of a constant, read as an operand of a kind such as ``f32`` or ``u64``.
 
     A floating-point constant takes the width of the operand; an integer gives its bits.  In an operand of 64
     bits, a literal of 32 bits is the upper half of an ``f64``, and is sign-extended to an ``i64``.

@@ -47,7 +47,7 @@ PACKED = {f"v_pk_{name}": meaning for name, meaning in _TWO.items()}
 
 
 def choices(modifiers: dict[str, str], name: str, count: int, default: int) -> list[int]:
-    """The list of a modifier such as ``op_sel:[0,1]``, or its default for each operand."""
+    """Return the list of a modifier such as ``op_sel:[0,1]``, or its default for each operand."""
     spelled = modifiers.get(name)
     found = [] if spelled is None else [int(word) for word in spelled.strip("[]").split(",")]
     return (found + [default] * count)[:count]
@@ -89,13 +89,13 @@ class HalfReader(OperandReader):
         return part.astype(np.dtype(f"u{self.of.itemsize}"))
 
     def undefined(self, waves: Waves) -> Array | None:
-        """Undefined bits of the numbers."""
+        """Return the undefined bits of the numbers."""
         found = super().undefined(waves)
         return None if found is None else self._half(found)
 
 
 def packed_readers(operands: list[ListingOperand], kind: str, modifiers: dict[str, str]) -> list[HalfReader]:
-    """Readers of the lower numbers of all operands, then of the upper ones."""
+    """Return the readers of the lower numbers of all operands, then of the upper ones."""
     count = len(operands)
     readers = []
     for sel, neg, default in (("op_sel", "neg_lo", 0), ("op_sel_hi", "neg_hi", 1)):
@@ -108,7 +108,7 @@ def packed_readers(operands: list[ListingOperand], kind: str, modifiers: dict[st
 
 
 def joined(low: Any, high: Any) -> Any:
-    """Two numbers as one of twice their width."""
+    """Return two numbers as one of twice their width."""
     bits = low.dtype.itemsize * 8
     wide = np.dtype(f"u{low.dtype.itemsize * 2}")
     narrow = np.dtype(f"u{low.dtype.itemsize}")
@@ -122,13 +122,13 @@ def mixed(a: Any, b: Any, c: Any) -> Any:
 
 
 def bytes_of(words: Any, signed: bool) -> Any:
-    """The four bytes of words as integers, along a new last axis."""
+    """Return the four bytes of words as integers, along a new last axis."""
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
     return (octets.view(np.int8) if signed else octets).astype(np.int64)
 
 
 def nibbles_of(words: Any, signed: bool) -> Any:
-    """The eight numbers of 4 bits of words, the first in the lowest bits, along a new last axis."""
+    """Return the eight numbers of 4 bits of words, the first in the lowest bits, along a new last axis."""
     parts = np.stack([(words >> np.uint32(4 * i)) & np.uint32(15) for i in range(8)], -1).astype(np.int64)
     return np.where(parts > 7, parts - 16, parts) if signed else parts
 
@@ -147,6 +147,6 @@ def dot_of_bytes(signs: tuple[bool, bool], clamp: bool = False) -> Callable[...,
 
 
 def dot_of_halves(a_low: Any, b_low: Any, c: Any, a_high: Any, b_high: Any) -> Any:
-    """The sum of two products of f16 and an f32, rounded after each (an assumed order)."""
+    """Return the sum of two products of f16 and an f32, rounded after each (an assumed order)."""
     low = fma(a_low.astype(np.float32), b_low.astype(np.float32), c)
     return fma(a_high.astype(np.float32), b_high.astype(np.float32), low)

@@ -29,7 +29,7 @@ SELECTS = {f"BYTE_{i}": (8 * i, 8) for i in range(4)} | {f"WORD_{i}": (16 * i, 1
 
 
 def words_read(kind: str) -> int:
-    """Number of 32-bit registers of an operand of a kind."""
+    """Return the number of 32-bit registers of an operand of a kind."""
     if kind.startswith("w") and kind[1:].isdigit():
         return int(kind[1:])
     return 2 if kind.endswith("64") else 1
@@ -77,7 +77,7 @@ class OperandReader:
         return self._modified(self._typed(waves, self.word))
 
     def word(self, waves: Waves, register: int) -> Array:
-        """One register of the operand, as words."""
+        """Return one register of the operand, as words."""
         if register < SGPR:
             return np.asarray(waves.vector[register][waves.at])
         held: Array = waves.scalar[register - SGPR, waves.at]
@@ -112,7 +112,7 @@ class OperandReader:
         return -value if self.item.negative else value
 
     def undefined(self, waves: Waves) -> Array | None:
-        """Undefined bits of the numbers, as unsigned integers, or bools for masks."""
+        """Return the undefined bits of the numbers, as unsigned integers, or bools for masks."""
         if self.constant is not None or all(register not in waves.undefined for register in self.registers):
             return None
         if self.kind == "mask":
@@ -131,7 +131,7 @@ class OperandReader:
 
 
 def words_of(values: Array) -> list[Array]:
-    """Numbers as words of 32 bits."""
+    """Return numbers as words of 32 bits."""
     bits = np.ascontiguousarray(values).view(UNSIGNED[values.dtype.itemsize])
     if bits.dtype.itemsize == 8:
         return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
@@ -162,7 +162,7 @@ class VectorWriter:
         return word | (old & np.uint32(0xFFFF0000)) if self.keeps else word
 
     def __call__(self, waves: Waves, value: Array) -> None:
-        """Writes the result."""
+        """Write the result."""
         words = words_of(value)
         if self.partial:
             words = [self._merged(words[0], waves.vector[self.registers[0]][waves.at])]
@@ -170,7 +170,7 @@ class VectorWriter:
             waves.put(register, word)
 
     def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
-        """Notes the undefined bits of the result."""
+        """Note the undefined bits of the result."""
         if self.partial and (bits is not None or self.registers[0] in waves.undefined):
             count = waves.count if waves.whole else len(waves.at)
             old = waves.undefined_bits(self.registers[0])
@@ -193,7 +193,7 @@ class ScalarWriter:
         self.registers = item.registers
 
     def __call__(self, waves: Waves, value: Array) -> None:
-        """Writes the result, (waves,)."""
+        """Write the result, (waves,)."""
         if not self.registers:
             return
         bits = np.ascontiguousarray(value).view(UNSIGNED[value.dtype.itemsize])
@@ -204,7 +204,7 @@ class ScalarWriter:
         waves.put_scalar(self.registers[0] - SGPR, bits.astype(np.uint32))
 
     def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
-        """Notes the undefined bits of the result."""
+        """Note the undefined bits of the result."""
         for place, register in enumerate(self.registers):
             part = None
             if bits is not None:
@@ -219,7 +219,7 @@ class MaskWriter:
         self.registers = item.registers
 
     def __call__(self, waves: Waves, value: Array) -> None:
-        """Writes the result, bools of (waves, lanes)."""
+        """Write the result, bools of (waves, lanes)."""
         words = bits_of(value & waves.mask)
         for place, register in reversed(list(enumerate(self.registers))):
             waves.scalar[register - SGPR, waves.at] = words[:, place]
@@ -227,7 +227,7 @@ class MaskWriter:
             waves.read_exec()
 
     def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
-        """Notes the undefined bits of the mask."""
+        """Note the undefined bits of the mask."""
         words = None if bits is None else bits_of(np.asarray(bits, np.bool_) & waves.mask)
         for place, register in enumerate(self.registers):
             waves.put_undefined(register, None if words is None else words[:, place], why)

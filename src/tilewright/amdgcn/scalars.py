@@ -67,7 +67,7 @@ def _signed_overflow(function: Any) -> Any:
 
 
 def whole_quads(a: Any) -> Any:
-    """Sets all four bits of each quad that has a 1."""
+    """Set all four bits of each quad that has a 1."""
     unit = a.dtype.type
     ones = unit(0x1111111111111111 & ((1 << (a.dtype.itemsize * 8)) - 1))
     return ((a | (a >> unit(1)) | (a >> unit(2)) | (a >> unit(3))) & ones) * unit(15)
@@ -264,7 +264,7 @@ CONDITION = ListingOperand("scc", "s", SCC, 1)
 
 
 def scalar_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
-    """The step of a scalar instruction, or None for others."""
+    """Return the step of a scalar instruction, or None for others."""
     name = instruction.mnemonic
     if name in SAVING:
         function, width = SAVING[name]
@@ -344,14 +344,14 @@ class SaveExec(DecodedStep):
         super().__init__(instruction, reads, [r for writer in self.writers for r in writer.registers])
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         given, mask = (np.array(reader(waves)) for reader in self.readers)
         made = np.broadcast_to(self.function(given, mask), mask.shape)
         for writer, value in zip(self.writers, (mask, made, (made != 0).astype(np.uint32)), strict=True):
             writer(waves, value)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         waves.require_defined([r for r in self.reads if r != SGPR + EXEC], "the mask of active lanes", self)
         self.run(waves)
         for writer in self.writers:

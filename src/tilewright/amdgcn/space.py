@@ -42,7 +42,7 @@ class Space:
         self.words = self.octets.view(np.uint32)
 
     def load(self, places: Array, size: int) -> list[Array]:
-        """Words that begin at places: one for each 4 bytes, or one of 1 or 2 bytes and zeros."""
+        """Return the words that begin at places: one for each 4 bytes, or one of 1 or 2 bytes and zeros."""
         if size < 4:
             value = self.octets[places].astype(np.uint32)
             if size == 2:
@@ -58,7 +58,7 @@ class Space:
         return [self.words[first + i] for i in range(size // 4)]
 
     def store(self, places: Array, size: int, words: Sequence[Array], mask: Array) -> None:
-        """Stores words, or their lower 1 or 2 bytes, at the places where a mask is true."""
+        """Store words, or their lower 1 or 2 bytes, at the places where a mask is true."""
         at = places[mask]
         if size >= 4 and not np.any(at & 3):
             for i, word in enumerate(words):
@@ -70,7 +70,7 @@ class Space:
 
 
 def unknown_space(size: int) -> Space:
-    """Undefined bits of a memory: at first, all bits."""
+    """Return the undefined bits of a memory: at first, all bits."""
     space = Space(size)
     space.octets[...] = 255
     return space
@@ -94,7 +94,7 @@ class MemoryRegion:
 
 
 def extent(array: Array) -> tuple[int, int]:
-    """Addresses of an array's first byte and one past its last byte."""
+    """Return the addresses of an array's first byte and one past its last byte."""
     low = high = array.ctypes.data
     if array.size == 0:
         return low, low
@@ -105,7 +105,7 @@ def extent(array: Array) -> tuple[int, int]:
 
 
 def _strided(octets: Array, first: int, array: Array) -> Array:
-    """The bytes of an array's elements, (…, itemsize), among those of its extent."""
+    """Return the bytes of an array's elements, (…, itemsize), among those of its extent."""
     return np.lib.stride_tricks.as_strided(
         octets[first:], (*array.shape, array.itemsize), (*array.strides, 1)
     )
@@ -159,11 +159,11 @@ class Arrays(Space):
         self._first = [region.first for region in self.regions]
 
     def address(self, name: str) -> int:
-        """The address of an array's first element."""
+        """Return the address of an array's first element."""
         return BASE + self.place[name]
 
     def store_once(self, places: Array, size: int, mask: Array, step: DecodedStep) -> None:
-        """Refuses a second store to a byte, if the launch permits only one.
+        """Refuse a second store to a byte, if the launch permits only one.
 
         Raises:
             StoredTwiceError: a lane stores to bytes that were stored before.
@@ -185,13 +185,13 @@ class Arrays(Space):
         self.stored[octets] = True
 
     def take_back(self) -> None:
-        """Copies device memory back into the arrays of the launch."""
+        """Copy device memory back into the arrays of the launch."""
         for name, array in self.arrays.items():
             if array.size and array.flags.writeable:
                 _octets(array)[...] = _strided(self.octets, self.place[name], array)
 
     def places(self, addresses: Array, size: int, mask: Array, what: str, step: DecodedStep) -> Array:
-        """Places of addresses in the active lanes, 0 in others.
+        """Return the places of addresses in the active lanes, 0 in others.
 
         Raises:
             OutOfBoundsError: an access to bytes outside all arrays.
@@ -230,7 +230,7 @@ class Arrays(Space):
 
 
 def _octets(array: Array) -> Array:
-    """The bytes of an array's elements, (…, itemsize), as a view."""
+    """Return the bytes of an array's elements, (…, itemsize), as a view."""
     return array[..., None].view(np.uint8)
 
 
@@ -294,7 +294,7 @@ class Lds(Space):
         self.watch: Watch | None = None
 
     def places(self, waves: Waves, offsets: Array, size: int, step: DecodedStep) -> Array:
-        """Places of the lanes' offsets.  Inactive lanes get a place after all blocks.
+        """Return the places of the lanes' offsets.  Inactive lanes get a place after all blocks.
 
         Raises:
             OutOfBoundsError: an offset beyond the block's LDS.
@@ -321,7 +321,7 @@ class Lds(Space):
         writes: bool,
         atomic: bool = False,
     ) -> None:
-        """Refuses an access that races with an earlier one, and records it.
+        """Refuse an access that races with an earlier one, and record it.
 
         Raises:
             LdsRaceError: it races with an earlier access.

@@ -56,7 +56,7 @@ MOST_LEFT = 63
 
 
 def waited(operands: str, mnemonic: str = "s_waitcnt") -> dict[str, int]:
-    """The largest permitted value of each counter, from the operands of a wait.
+    """Return the largest permitted value of each counter, from the operands of a wait.
 
     Example:
         >>> waited("vmcnt(3) lgkmcnt(0)")
@@ -125,7 +125,7 @@ class Waits:
         return flight.numbers > self.done[flight.stream]
 
     def retire(self) -> None:
-        """Forgets operations that are done in all waves."""
+        """Forget operations that are done in all waves."""
         left = [flight for flight in self.flights if self.on_way(flight).any()]
         if len(left) < len(self.flights):
             self.flights = left
@@ -135,7 +135,7 @@ class Waits:
                     self.pending.setdefault(register, []).append(flight)
 
     def check(self, step: Any, at: Any) -> None:
-        """Refuses to touch a register while a load into it is outstanding.
+        """Refuse to touch a register while a load into it is outstanding.
 
         A load of the same stream may load the same register again, because both arrive in order.
 
@@ -198,13 +198,13 @@ GFX9 = InstructionSet("gfx9", 64, counts_stores_apart=False, keeps_upper_half=Fa
 
 
 def bits_of(mask: Array) -> Words:
-    """Masks of lanes, (waves, lanes) of bool, as words of 32 lanes: (waves, lanes / 32)."""
+    """Return masks of lanes, (waves, lanes) of bool, as words of 32 lanes: (waves, lanes / 32)."""
     packed = np.packbits(mask, axis=-1, bitorder="little")
     return packed.view(np.uint32)
 
 
 def lanes_of(words: Array) -> npt.NDArray[np.bool_]:
-    """Words of 32 lanes, (waves, words), as masks (waves, 32 · words)."""
+    """Return words of 32 lanes, (waves, words), as masks (waves, 32 · words)."""
     held = np.ascontiguousarray(words, dtype=np.uint32).view(np.uint8)
     return np.unpackbits(held, axis=-1, bitorder="little").view(np.bool_)
 
@@ -246,25 +246,25 @@ class Waves:
         self.read_exec()
 
     def read_exec(self) -> None:
-        """Takes the mask of active lanes from the register that holds it."""
+        """Take the mask of active lanes from the register that holds it."""
         words = self.scalar[EXEC : EXEC + self.words, self.at]
         self.full = bool((words == ALL).all())
         self.mask = lanes_of(words.T)
 
     @contextmanager
     def masked(self, mask: Array) -> Iterator[None]:
-        """Makes other lanes active within the with block."""
+        """Make other lanes active within the with block."""
         before = self.mask, self.full
         self.mask, self.full = mask, bool(mask.all())
         yield
         self.mask, self.full = before
 
     def selected(self) -> Array:
-        """Numbers of the selected waves."""
+        """Return the numbers of the selected waves."""
         return np.arange(self.count) if self.whole else np.asarray(self.at)
 
     def put(self, register: int, value: Array) -> None:
-        """Writes a vector register in the active lanes of the selected waves."""
+        """Write a vector register in the active lanes of the selected waves."""
         held = self.vector[register]
         if self.whole:
             if self.full:
@@ -277,13 +277,13 @@ class Waves:
             held[self.at] = np.where(self.mask, value, held[self.at])
 
     def put_scalar(self, register: int, value: Array) -> None:
-        """Writes a scalar register of the selected waves; the mask of active lanes follows."""
+        """Write a scalar register of the selected waves; the mask of active lanes follows."""
         self.scalar[register, self.at] = value
         if EXEC <= register < EXEC + self.words:
             self.read_exec()
 
     def undefined_bits(self, register: int) -> Words | None:
-        """Undefined bits of a register in the selected waves, or None."""
+        """Return the undefined bits of a register in the selected waves, or None."""
         if register not in self.undefined:
             return None
         shadow = self.shadow.get(register)
@@ -315,7 +315,7 @@ class Waves:
             del self.shadow[register]
 
     def require_defined(self, registers: Iterable[int], what: str, step: Any) -> None:
-        """Refuses undefined bits in the active lanes of registers.
+        """Refuse undefined bits in the active lanes of registers.
 
         Raises:
             UninitialisedError: some are undefined; the message says that `what` depends on them.
@@ -332,7 +332,7 @@ class Waves:
                 )
 
     def require_known(self, undefined: Iterable[Array | None], what: str, why: str, step: Any) -> None:
-        """Refuses undefined bits in the active lanes of numbers.
+        """Refuse undefined bits in the active lanes of numbers.
 
         Raises:
             UninitialisedError: some are undefined; the message says that `what` depends on them.
@@ -343,7 +343,7 @@ class Waves:
                 raise UninitialisedError(message, *step.position)
 
     def why(self, register: int) -> str:
-        """The origin of a register's undefined bits."""
+        """Return the origin of a register's undefined bits."""
         return self.origin.get(register, "which was never written")
 
     def _where(self, bad: Array) -> str:
@@ -353,7 +353,7 @@ class Waves:
 
 
 def register_name(register: int) -> str:
-    """A register's name in a listing, from its number."""
+    """Return a register's name in a listing, from its number."""
     if register < 512:
         return f"v{register}"
     if register < SGPR:

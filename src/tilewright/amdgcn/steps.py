@@ -39,16 +39,16 @@ class DecodedStep:
         self.touched = frozenset((*reads, *writes))
 
     def also_reads(self, *registers: int) -> None:
-        """Adds registers to those that it reads."""
+        """Add registers to those that it reads."""
         self.reads += registers
         self.touched |= {*registers}
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         raise NotImplementedError
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts when some register that it touches has undefined bits."""
+        """Execute the instruction when some register that it touches has undefined bits."""
         waves.require_defined(self.reads, self.instruction.mnemonic, self)
         self.run(waves)
         for register in self.writes:
@@ -82,21 +82,21 @@ class Compute1(DecodedStep):
         self.compute, self.track = compute, track
 
     def results(self, waves: Waves) -> tuple[Any, ...]:
-        """The results, before any is written."""
+        """Return the results, before any is written."""
         made = self.compute(*[reader(waves) for reader in self.readers])
         return made if isinstance(made, tuple) else (made,)
 
     def write(self, waves: Waves, results: tuple[Any, ...]) -> None:
-        """Writes the results."""
+        """Write the results."""
         for writer, result in zip(self.writers, results, strict=True):
             writer(waves, result)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         self.write(waves, self.results(waves))
 
     def undefined_results(self, waves: Waves, results: tuple[Any, ...]) -> list[Array | None]:
-        """Undefined bits of each result."""
+        """Return the undefined bits of each result."""
         shadows = [reader.undefined(waves) for reader in self.readers]
         if all(shadow is None for shadow in shadows):
             return [None] * len(results)
@@ -117,12 +117,12 @@ class Compute1(DecodedStep):
         return filled
 
     def why(self, waves: Waves) -> str:
-        """The origin of undefined bits in its results."""
+        """Return the origin of undefined bits in its results."""
         bad = next((register for register in self.reads if register in waves.undefined), None)
         return "" if bad is None else waves.why(bad)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         results = self.results(waves)
         undefined = self.undefined_results(waves, results)
         why = self.why(waves) if any(bits is not None for bits in undefined) else ""
@@ -142,13 +142,13 @@ class Dual(DecodedStep):
         self.parts = (first, second)
 
     def run(self, waves: Waves) -> None:
-        """Acts on the selected waves."""
+        """Execute the instruction on the selected waves."""
         made = [tuple(np.array(result) for result in part.results(waves)) for part in self.parts]
         for part, results in zip(self.parts, made, strict=True):
             part.write(waves, results)
 
     def run_tracked(self, waves: Waves) -> None:
-        """Acts, and tracks undefined bits of the results."""
+        """Execute the instruction, and track undefined bits of its results."""
         made = [tuple(np.array(result) for result in part.results(waves)) for part in self.parts]
         undefined = [
             (part.undefined_results(waves, results), part.why(waves))
@@ -257,11 +257,11 @@ class Partly:
         return Partly(~self.value, self.unknown)
 
     def lower(self, bits: int) -> Partly:
-        """The word if only its lower bits are used."""
+        """Return the word if only its lower bits are used."""
         return Partly(self.value, self.unknown & self.unknown.dtype.type((1 << bits) - 1))
 
     def moved(self, move: Callable[[Any, Any], Any], by: Partly) -> Partly:
-        """Bits shifted by an amount.  An undefined amount makes all bits undefined."""
+        """Return the bits shifted by an amount.  An undefined amount makes all bits undefined."""
         unknown = move(self.unknown, by.value)
         if np.any(by.unknown):
             unknown = np.where(by.unknown != 0, np.array(-1).astype(unknown.dtype), unknown)
@@ -269,7 +269,7 @@ class Partly:
 
 
 def tracked(meaning: Callable[..., Partly]) -> Callable[[Sequence[Array], Sequence[Array | None]], Array]:
-    """Undefined bits of a bitwise result, from its function on partly defined words."""
+    """Return the undefined bits of a bitwise result, from its function on partly defined words."""
 
     def track(values: Sequence[Array], shadows: Sequence[Array | None]) -> Array:
         words = []
@@ -285,7 +285,7 @@ def tracked(meaning: Callable[..., Partly]) -> Callable[[Sequence[Array], Sequen
 
 
 def upward(*words: Partly) -> Partly:
-    """A sum, difference or product: undefined from the lowest undefined bit of an operand upwards."""
+    """Return a sum, difference or product: undefined from the lowest undefined bit of an operand upwards."""
     unknown = words[0].unknown
     for word in words[1:]:
         unknown = unknown | word.unknown
@@ -293,7 +293,7 @@ def upward(*words: Partly) -> Partly:
 
 
 def chosen(no: Partly, yes: Partly, mask: Partly) -> Partly:
-    """One of two words by a mask; undefined if the mask or the chosen word is."""
+    """Return one of two words by a mask; undefined if the mask or the chosen word is."""
     unknown = np.where(mask.value, yes.unknown, no.unknown)
     unknown = np.where(mask.unknown, np.array(-1).astype(unknown.dtype), unknown)
     return Partly(np.where(mask.value, yes.value, no.value), unknown)

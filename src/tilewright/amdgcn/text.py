@@ -50,7 +50,7 @@ class KernelRecord:
 
 
 def read_metadata(text: str) -> dict[str, KernelRecord]:
-    """Kernels in the metadata of a listing, by name.
+    """Return the kernels in the metadata of a listing, by name.
 
     Args:
         text: the whole listing.
@@ -290,7 +290,7 @@ class Listing:
     kernels: dict[str, KernelListing]
 
     def kernel(self, name: str = "") -> KernelListing:
-        """A kernel by its name, or the only kernel.
+        """Return a kernel by its name, or the only kernel.
 
         Raises:
             ListingParseError: no kernel has this name.
@@ -342,7 +342,7 @@ def read_listing(text: str) -> Listing:
 
 
 def _placed(made: Instruction, places: Mapping[str, int]) -> Instruction:
-    """An instruction, with distances to constants replaced by numbers."""
+    """Return an instruction, with distances to constants replaced by numbers."""
     operands = list(made.operands)
     for number, item in enumerate(operands):
         if item.bank != "name" or (found := _DISTANCE.match(item.text)) is None:

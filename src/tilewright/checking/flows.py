@@ -336,7 +336,7 @@ class _Total:
 
     @staticmethod
     def of(evaluation: _Bounded, store: Store) -> _Total:
-        """The elements before the launch."""
+        """Return totals without added values: the elements before the launch."""
         before = evaluation.before(store, rounded=False).reshape(-1)
         zeros = np.zeros(before.shape)
         return _Total(store, before, zeros, np.abs(before).astype(np.float64), zeros.copy())
@@ -375,8 +375,8 @@ def _number(values: Array, kind: DType) -> Array:
 class _Bounded(Evaluation):
     """An evaluation that also computes the largest error of a correct kernel.
 
-    The error of a state is carried from step to step: that of a value after a step follows from the errors
-    of the values before it.
+    The error of a state is carried from step to step: the errors of the values before a step give the errors
+    of the values after it.
 
     Args:
         given: the arguments.
@@ -426,7 +426,7 @@ class _Bounded(Evaluation):
             count = len(node.fold.cells)
             if node.index < count:
                 self.radius[id(node)] = self.radius[id(node.fold.cells[node.index])]
-            else:  # those of the steps follow each other
+            else:  # the radii of the steps follow each other
                 steps = self.gathered[id(node.fold.results[node.index - count])]
                 [along] = node.fold.places(node.axes)
                 axis = len(self.batches) + along

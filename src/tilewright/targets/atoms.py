@@ -39,8 +39,8 @@ HALF_SUMS, TF32_SUMS, FP8_SUMS = (
 """Hopper's sums of a step of 16-bit products, of tf32 products and, by ``wgmma``, of 8-bit products.
 
 Source: `benchmarks/sum_bits.py` on an H100, equal bit by bit on random numbers.  Other architectures may keep
-fewer bits, down to `FLOAT_SUM_BITS`.  Hopper executes ``mma.sync`` of 8-bit floats by that of f16, which
-keeps more bits; the record has the bits of sm_89, in the groups of ``wgmma``.
+fewer bits, down to `FLOAT_SUM_BITS`.  Hopper executes ``mma.sync`` of 8-bit floats by the instruction of f16,
+which keeps more bits; the record has the bits of sm_89, in the groups of ``wgmma``.
 """
 
 FP8_SUM_BITS = 13
@@ -92,7 +92,7 @@ _NAMES = {("f32", 10): "tf32", ("i8", None): "s8", ("f8e4m3", None): "e4m3", ("f
 
 
 def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distribution:
-    """The map of A and of B: 4 lanes along K, 8 along the rows; 4 bytes per register, or one f64."""
+    """Return the map of A or B: 4 lanes along K, 8 along the rows; 4 bytes per register, or one f64."""
     along_k = (Mode(4, 1, per_register), Mode(8, 0, 1))
     run = (Mode(per_register, 1, 1),) if per_register > 1 else ()
     lower_rows = (Mode(2, 0, 8),) if rows // warps == 16 else ()
@@ -101,7 +101,7 @@ def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distri
 
 
 def _sum_map(m: int, n: int, warps: int = 1) -> Distribution:
-    """The map of the accumulator: pairs of neighbouring columns."""
+    """Return the map of the accumulator: pairs of neighbouring columns."""
     lower_rows = (Mode(2, 0, 8),) if m // warps == 16 else ()
     columns = (Mode(n // 8, 1, 8),) if warps > 1 else ()
     return Distribution(
@@ -114,7 +114,7 @@ def _warps(count: int) -> tuple[Mode, ...]:
 
 
 def _mma_sync(row: AtomRow) -> MmaAtom:
-    """The atom of ``mma.sync`` with 8 columns."""
+    """Return the atom of ``mma.sync`` with 8 columns."""
     shape, per_register = f"m{row.m}n8k{row.k}", max(4 // row.a.bytes, 1)
     return MmaAtom(
         f"mma.{shape}.{row.named}",
@@ -263,7 +263,7 @@ def dots(dtype: DType | str, each: tuple[int, int] = (4, 4), depth: int = 16) ->
 def _lanes(
     lanes: tuple[int, int], steps: tuple[int | None, int | None], dims: tuple[int, int], paired: bool
 ) -> tuple[Mode, ...]:
-    """Lanes along N and then M, or alternately two of each; lanes without a step hold copies."""
+    """Return the lanes along N and then M, or two of each alternately; lanes without a step hold copies."""
 
     def along(axis: int, first: int, count: int) -> Mode:
         step = steps[axis]

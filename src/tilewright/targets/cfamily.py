@@ -122,7 +122,7 @@ class Emitter:
         self.body += statements
 
     def line(self, text: Code) -> None:
-        """Add a line as it is, if no statement class fits."""
+        """Add a verbatim line, if no statement class fits."""
         self.add(Raw(text))
 
     def do(self, what: Code) -> None:
@@ -271,7 +271,7 @@ class Emitter:
         return f"{self._uses(named('floor_mod'))}({left}, {right})"
 
     def _inverse(self, node: FloorDiv | Mod) -> Code | None:
-        """The name of the divisor's inverse, if the launcher passes one and the dividend has 32 bits."""
+        """Return the divisor's inverse, if the launcher passes one and the dividend has 32 bits, or None."""
         sym = self.inverses.get(node.right)
         if sym is None or bounds(node.left)[0] < 0 or self.int_type(node.left) != "int":
             return None

@@ -73,7 +73,7 @@ class MatrixCoreRow:
 
 
 def _mfma(row: MatrixCoreRow) -> MmaAtom:
-    """The atom of 64 lanes: one lane for each row; other lanes hold further k of operands, and rows of C."""
+    """Return the atom of 64 lanes: a lane per row; other lanes hold more k of operands, and rows of C."""
     along_k = 64 // row.side
     held = row.k // along_k
     values = (Mode(held, 1, 1),) if held > 1 else ()
@@ -97,7 +97,7 @@ def _mfma(row: MatrixCoreRow) -> MmaAtom:
 
 
 def _wmma(row: MatrixCoreRow) -> MmaAtom:
-    """The atom of 32 lanes: the second half holds copies of A and B, and the odd rows of C."""
+    """Return the atom of 32 lanes: the second half holds copies of A and B, and the odd rows of C."""
     operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, None, 0)), (Mode(row.k, 1, 1),))
     sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 1)), (Mode(8, 0, 2),))
     kinds = row.a, row.a, row.c
@@ -107,7 +107,7 @@ def _wmma(row: MatrixCoreRow) -> MmaAtom:
 
 
 def _wmma_gfx12(row: MatrixCoreRow) -> MmaAtom:
-    """The atom of 32 lanes: the second half holds the second half of K, and the lower rows of C."""
+    """Return the atom of 32 lanes: the second half holds the second half of K, and the lower rows of C."""
     operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, 1, row.k // 2)), (Mode(row.k // 2, 1, 1),))
     sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 8)), (Mode(8, 0, 1),))
     kinds, section = (row.a, row.a, row.c), _SECTIONS["gfx12"]

@@ -98,7 +98,7 @@ class Comment(BaseStatement):
 
 @dataclass
 class Raw(BaseStatement):
-    """A line as it is, if no other statement fits: a directive, or a declaration of the dialect."""
+    """A verbatim line, if no other statement fits: a directive, or a declaration of the dialect."""
 
     text: Code
 

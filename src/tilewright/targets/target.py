@@ -112,7 +112,7 @@ class Target:
         return MACHINES[self.machines] if isinstance(self.machines, str) else self.machines
 
     def architecture(self, name: Any) -> Arch:
-        """Return its architecture of a name; return an architecture as it is.
+        """Return its architecture with this name; an `Arch` is returned unchanged.
 
         Raises:
             LaunchError: no such architecture; the message lists the names.
@@ -175,7 +175,7 @@ MEANT = {other: target.name for target in TARGETS.values() for other in target.c
 
 
 def target_named(name: Any) -> Target:
-    """Return the target of a name.
+    """Return the target with this name.
 
     Raises:
         LaunchError: no such target; the message lists the names.
@@ -192,7 +192,7 @@ def serving(memory: str) -> Target:
 
 
 def owner(arch: str) -> Target:
-    """Return the target that has an architecture of a name.
+    """Return the target that has an architecture with this name.
 
     Example:
         >>> owner("gfx942").name, owner("sm_80").name

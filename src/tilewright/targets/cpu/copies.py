@@ -206,7 +206,7 @@ class Ahead:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, columns: int) -> Ahead | None:
-        """The prefetch for a copy; None if its strides vary, or if its source is in the cache anyway.
+        """Return the prefetch for a copy; None if strides vary, or if the source is in the cache anyway.
 
         Complex numbers may be interleaved: the text finds out.  Hardware prefetches those that are contiguous
         along K.
@@ -289,7 +289,7 @@ def emit_twins(emitter: CpuEmitter, op: Twins) -> None:
 
 
 def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, rows: int) -> None:
-    """Write the copy that packs one panel; every panel overwrites the one before."""
+    """Write the copy that packs one panel; every panel overwrites the previous one."""
     if isinstance(op, Decoding):
         emit_decoded(emitter, op, panel, rows)
         return
@@ -321,7 +321,7 @@ def emit_rows(
 def _sides(
     emitter: CpuEmitter, op: Copy, panel: tuple[Sym, int] | None = None, place: Int | None = None
 ) -> tuple[CopySide, CopySide]:
-    """The source and the target of a copy, or of one panel, without elements that no multiply reads.
+    """Return the source and the target of a copy, or of one panel, without elements that no multiply reads.
 
     The place is the index of the panel in the target; without one the target holds a single panel.
     """
@@ -345,7 +345,7 @@ def _sides(
 
 
 def _outside(emitter: CpuEmitter, op: Copy) -> Code:
-    """The value of elements outside of the source."""
+    """Return the value of elements outside of the source."""
     if op.other == 0:
         return ZERO
     return emitter.convert(literal(emitter, op.other, op.source.dtype), op.source.dtype, op.target.dtype)

@@ -167,7 +167,7 @@ class Copying:
             self._loops(loops, taken, partial(self._inner, body, self.target.is_scratch), starts=starts)
 
     def _puts(self, offset: Int, values: Sequence[Code], asked: Cond) -> list[Statement]:
-        """The statements that write an element of the target, and the second number of its pair."""
+        """Return the statements that write an element of the target, and the second number of its pair."""
         puts = [self._put(self.target.name, offset, values[0], asked)]
         if self.twin is not None:
             name, step = (self.twin, 0) if self.target.is_scratch else (self.target.name, 1)
@@ -175,7 +175,7 @@ class Copying:
         return puts
 
     def _put(self, name: Code, offset: Int, value: Code, asked: Cond) -> Statement:
-        """The statement that writes an element under a condition."""
+        """Return the statement that writes an element under a condition."""
         place = code("{}[{}]", name, self.emitter.spell(offset))
         put: Statement = Assign(place, value)
         if self.reduce is not None:
@@ -190,7 +190,7 @@ class Copying:
         return self.source.name != self.target.name and not self.reduce
 
     def _element(self, loops: Nest) -> list[Statement]:
-        """The statements that copy one element, or both numbers of a pair."""
+        """Return the statements that copy one element, or both numbers of a pair."""
         read = [(self.source.name, loops.offsets[0])]
         if self.twin is not None:
             second = (self.source.name, add(loops.offsets[0], 1))
@@ -199,7 +199,7 @@ class Copying:
         return self._puts(loops.offsets[1], values, loops.conditions[1])
 
     def _value(self, name: Code, offset: Int, asked: Cond) -> Code:
-        """An element in the target's dtype, or the value outside of the source if a condition fails."""
+        """Return an element in the target's dtype, or the outside value if a condition fails."""
         read = code("{}[{}]", name, self.emitter.spell(offset))
         value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
         if asked == TRUE:
@@ -312,7 +312,7 @@ class Copying:
         return True
 
     def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
-        """The innermost loop, run by run; the condition of a run is tested once."""
+        """Write the innermost loop run by run; the condition of a run is tested once."""
         emitter, index, run = self.emitter, named(axis.sym.name), found.number
         first, length, turns = (Sym(emitter.local(name), 0, None) for name in ("first", "length", "turns"))
         for sym, value in (
@@ -351,7 +351,7 @@ class Copying:
         step: int = 1,
         starts: Mapping[int, Limit] = MappingProxyType({}),
     ) -> AbstractContextManager[None]:
-        """A loop up to the axis' extent and the coordinate's limit, from 0 or near another limit."""
+        """Return the loop of an axis to its extent and its coordinate's limit, from 0 or near a limit."""
         name, limit = named(axis.sym.name), limits.get(axis.dim)
         ends = [code("{} < {}", name, axis.extent)]
         if limit is not None:
@@ -366,7 +366,7 @@ class Copying:
     def _run(
         self, axis: Axis, limits: Mapping[int, Limit], start: Int = 0, most: int | None = None
     ) -> Code | None:
-        """Iterations of an axis of scale 1 up to its coordinate's limit, or None without a limit."""
+        """Return the iterations of an axis of scale 1 up to its coordinate's limit; None without a limit."""
         limit = limits.get(axis.dim)
         if limit is None:
             return None

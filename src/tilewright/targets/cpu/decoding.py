@@ -289,7 +289,7 @@ class Computing:
     kept: set[DType] = field(default_factory=set)
 
     def result(self, op: Decoding) -> str:
-        """The decoded operand, as a vector; ``loaded0[n]`` is a column's number of a side array."""
+        """Return the text of the decoded vector; ``loaded0[n]`` is a column's number of a side array."""
         kind = op.packed or op.elements.source.dtype
         own = DecodedNumber("raw", op.held.dtype, False, largest_of(kind), sizes_of(kind))
         known = {op.held: replace(own, offset=offset_of(kind) if op.packed else 0)}
@@ -303,13 +303,13 @@ class Computing:
         return self._vector(known[op.made])
 
     def _converted(self, value: DecodedNumber, dtype: DType) -> DecodedNumber:
-        """A number in another format."""
+        """Return a number converted to another format."""
         if _is_exact(value.largest, dtype) or holds(dtype, value.dtype):
             return replace(value, dtype=dtype)
         return self._rounded(replace(self._placed(value), dtype=dtype))
 
     def _combined(self, function: str, left: DecodedNumber, right: DecodedNumber) -> DecodedNumber:
-        """A function of two numbers of one format."""
+        """Return the sum, difference or product of two numbers of one format."""
         dtype, is_sum = left.dtype, function != "mul"
         largest = left.largest + right.largest if is_sum and left.largest and right.largest else 0
         exact = bool(largest) and _is_exact(largest, dtype)
@@ -328,7 +328,7 @@ class Computing:
         return self._rounded(made, () if is_sum else (left, right))
 
     def _rounded(self, value: DecodedNumber, factors: tuple[DecodedNumber, ...] = ()) -> DecodedNumber:
-        """A number rounded to its format; known factors of a product may allow a shorter rounding."""
+        """Return a number rounded to its format; known factors of a product may allow a short rounding."""
         dtype = value.dtype
         if value.is_outer:
             narrow = self.convert(value.text, f32, dtype)
@@ -347,18 +347,18 @@ class Computing:
         return replace(value, text=self._line(text))
 
     def _placed(self, value: DecodedNumber) -> DecodedNumber:
-        """A number whose text has no offset."""
+        """Return a number with its offset subtracted."""
         if not value.offset:
             return value
         return replace(value, text=self._line(f"{value.text} - {float(value.offset)}f"), offset=0)
 
     def _vector(self, value: DecodedNumber) -> str:
-        """A number as a vector of columns."""
+        """Return a number as a vector of columns."""
         value = self._placed(value)
         return f"of_column{self._array(value)}" if value.is_outer else value.text
 
     def _array(self, value: DecodedNumber) -> int:
-        """The index of the array over columns that holds a number."""
+        """Return the index of the array over columns that holds a number."""
         if value.text not in self.arrays:
             self.arrays.append(value.text)
         return self.arrays.index(value.text)

@@ -120,7 +120,7 @@ def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_
 
 
 def _tables(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
-    """The function that computes the table of weights of each column."""
+    """Return the function that computes the table of weights of each column."""
     given = "".join(f", const float* of_{at}" for at in range(arrays))
     held = "".join(f"    const vector of_column{at} = vector{{}} + of_{at}[n];\n" for at in range(arrays))
     body = "\n".join(f"    {line}" for line in lines)
@@ -138,7 +138,7 @@ static void {SELF}(float* to, const {form.storage}*{given}, Index columns) {{
 
 
 def _text(dots: Dots, run: int, pitch: int) -> str:
-    """The micro-kernel: sums along K, in the order of the codes of two words."""
+    """Return the micro-kernel: sums along K, in the order of the codes of two words."""
     steps = run // CODES
     shifts = ", ".join(str(CODE_BITS * (lane // 2)) for lane in range(CODES))
     order = ", ".join(str(lane // 2 + lane % 2 * CODES // 2) for lane in range(CODES))

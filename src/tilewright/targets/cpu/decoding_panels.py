@@ -110,7 +110,7 @@ class PanelForm:
         return self.columns // self.kind.per_byte if self.grouping == "pairs" else self.columns
 
     def values(self) -> list[float]:
-        """The floats that stand for the 16 codes, with their offset."""
+        """Return the floats that stand for the 16 codes, with their offset."""
         found = numbers_of(np.arange(16, dtype=np.uint8), self.kind)[::2].astype(np.float64)
         return [float(value) + offset_of(self.kind) for value in found]
 
@@ -165,7 +165,7 @@ def header(lanes: int) -> str:
 
 
 def _row(form: PanelForm) -> list[str]:
-    """The lines that read a row of words of 4-bit codes."""
+    """Return the lines that read a row of words of 4-bit codes."""
     flipped = " ^ 0x88888888u" if form.kind.kind == "int" and form.kind.is_packed else ""
     if form.grouping == "words":
         return [f"const bits word = *(const bits*)(from + k * {form.pitch} + j){flipped};"]
@@ -186,12 +186,12 @@ def _row(form: PanelForm) -> list[str]:
 
 
 def _raw(form: PanelForm) -> str:
-    """The declaration of ``raw``."""
+    """Return the declaration of ``raw``."""
     if form.grouping == "plain":
         return f"const vector raw = *(const vector*)(to + k * {form.columns} + j);"
 
     def moved(to: int) -> str:
-        """The word, shifted so that code number ``i`` begins at bit ``to``."""
+        """Return the word, shifted so that code number ``i`` begins at bit ``to``."""
         return f"({to} >= 4 * i ? word << ({to} - 4 * i & 31) : word >> (4 * i - {to} & 31))"
 
     if form.kind == f4e2m1:
@@ -247,7 +247,7 @@ ALIGNED = "__attribute__((aligned(64)))"
 
 
 def emit_decoded(emitter: CpuEmitter, op: Decoding, panel: Sym, columns: int) -> None:
-    """Write one panel of the operand; every panel overwrites the one before."""
+    """Write one panel of the operand; every panel overwrites the previous one."""
     emitter.comment(op, f"a panel of {op.target} = {op.made}, computed of {op.source}")
     with emitter.indented():
         form = form_of(emitter, op, columns)
@@ -315,7 +315,7 @@ def ask_ahead(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) ->
 
 
 def _extents(op: Decoding, form: PanelForm | None = None) -> tuple[int, int]:
-    """Columns and depth of a panel, in elements or shared bytes; without a form, of the whole tile."""
+    """Return columns and depth of a panel, in elements or shared bytes; without a form, of the tile."""
     (rows, depth), columns = op.source.tensor.shape, op.target.tensor.shape[0]
     assert isinstance(rows, int)
     assert isinstance(depth, int)
@@ -365,7 +365,7 @@ class PanelParts:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm, spelled: Spelled) -> PanelParts:
-        """The parts of a panel, with the text of their function."""
+        """Return the parts of a panel, with the text of their function."""
         function = _function(emitter, op, form, spelled)
         columns = form.columns
         arrays = (aligned_array(emitter, "float", f"side{at}", columns) for at in range(len(op.sides)))
@@ -413,7 +413,7 @@ class PanelParts:
 
 
 def _function(emitter: CpuEmitter, op: Decoding, form: PanelForm, spelled: Spelled) -> Code:
-    """The function that computes a part of a panel."""
+    """Return the function that computes a part of a panel."""
     computing = Computing(emitter.convert)
     made = computing.result(op)
     lines = [*computing.lines]

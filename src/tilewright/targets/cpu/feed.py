@@ -126,7 +126,7 @@ def _can_meet(members: Sequence[Mma], at: Mma, block: Block) -> bool:
 
 
 def _together(kernel: Kernel, groups: Sequence[_Group]) -> list[tuple[Value, ...]]:
-    """The slices that can share a tensor: defined in one block, and each used once in one group."""
+    """Return the slices that can share a tensor: defined in one block, and each used once in one group."""
     sides = list(dict.fromkeys(side for group in groups for side in group.sides))
     blocks = [kernel.body, *(region for op in kernel.walk() for region in op.regions)]
     homes = {value: at for at, block in enumerate(blocks) for op in block.ops for value in op.results}
@@ -153,7 +153,7 @@ def _joined(block: Block, groups: Sequence[_Group], made: Mapping[tuple[Value, .
 
 
 def _boxes(made: Mapping[tuple[Value, ...], Shared]) -> Callable[[Op, Rewriter], tuple[Op, ...] | None]:
-    """A change that makes each slice a box of the joined tensor, which is defined before the first slice."""
+    """Return the rewrite that makes each slice a box of the joined tensor, defined before the first slice."""
     wholes = {value.name: (side, op) for side, op in made.items() for value in side}
     defined: set[str] = set()
 
@@ -363,7 +363,7 @@ def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
 
 
 def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
-    """The layout in which all multiplies read a shared tensor; None if they differ or none reads it."""
+    """Return the layout in which all multiplies read a shared tensor; None if they differ or none reads."""
     sources = [one.source for one in using if isinstance(one, Copy) and one.target.buffer is op.result]
     views = [value.type.view for value in sources if isinstance(value.type, TensorType)]
     wanted = {
@@ -378,7 +378,7 @@ def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
 def _operand_layout(
     op: Shared, mma: Mma, is_a: bool, using: tuple[Op, ...], sources: Sequence[View]
 ) -> View | None:
-    """The layout of one operand; A becomes panels if its sources are contiguous along M, else rows."""
+    """Return an operand's layout; A becomes panels if its sources are contiguous along M, else rows."""
     rows, columns, _ = mma.mma.atom.shape
     axes = operand_axes(op, mma.a if is_a else mma.b, using)
     if axes is None:

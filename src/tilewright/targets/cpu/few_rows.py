@@ -65,7 +65,7 @@ def few_rows_kernel(
     """Return the text of the function that multiplies few rows by B in its array.
 
     It reads ``ROWS`` rows of a panel of A, and of B no more than ``columns`` columns and ``depth`` rows.  It
-    overwrites ``ROWS`` rows of the sums, in whole panels.  If rows are contiguous, another argument says
+    overwrites ``ROWS`` rows of the sums, in whole panels.  If rows are contiguous, the last argument is
     whether they are read one after the other.
 
     Args:
@@ -413,7 +413,7 @@ _ADDED_UP = {
 
 
 def _wide(stored: DType, lanes: int) -> str:
-    """The function that loads a vector of f32 from halves."""
+    """Return the function that loads a vector of f32 from halves."""
     return f"""\
 static inline auto {SELF}_wide(const {STORAGE[stored.name]}* from) {{
   typedef float vector __attribute__((vector_size({4 * lanes})));
@@ -430,7 +430,7 @@ def dots_kernel(
 
     It reads no more than ``rows`` rows of A, and of B no more than ``columns`` columns, and ``depth``
     elements of both.  Of each row it writes whole groups of `TOGETHER` sums; those past ``columns`` are
-    sums of zeros.  The last argument says whether columns are read one after the other.
+    sums of zeros.  The last argument is whether columns are read one after the other.
 
     Args:
         arch: the processor.

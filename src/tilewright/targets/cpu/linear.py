@@ -73,7 +73,7 @@ def split_points(
 
 
 def _divided(left: Int) -> tuple[Sym | None, int]:
-    """The coordinate and the constant of ``coordinate`` or ``coordinate // constant``."""
+    """Return the coordinate and the constant of ``coordinate`` or ``coordinate // constant``."""
     if isinstance(left, FloorDiv) and isinstance(left.left, Sym) and isinstance(left.right, int):
         return left.left, left.right
     return (left, 1) if isinstance(left, Sym) else (None, 1)

@@ -136,7 +136,7 @@ def reach(kernel: Kernel) -> dict[Axis, Int]:
 
 
 def _operands(kernel: Kernel) -> set[Value]:
-    """The shared tensors that only copies and multiplies use, all in the same place."""
+    """Return the shared tensors that only copies and multiplies use, all in the same place."""
     users: defaultdict[Value, list[tuple[Op, Value]]] = defaultdict(list)
     for op in kernel.walk():
         for value in () if isinstance(op, Shared | Reshape) else op.operands:
@@ -151,7 +151,7 @@ def _operands(kernel: Kernel) -> set[Value]:
 
 
 def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tuple[Axis, Int | None]]]:
-    """The dimensions that an operation connects; and those that elements leave, with bounds or None."""
+    """Return the dimensions that an operation connects, and those that elements leave, with bounds."""
 
     def axes(value: Value) -> list[Axis]:
         if value.is_fragment:
@@ -159,7 +159,7 @@ def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tup
         return [(value.buffer, dim) for dim in range(MATRIX)] if value.buffer in operands else []
 
     match op:
-        case Reshape():  # the operations that use the view tell what it connects
+        case Reshape():  # the operations that use the view connect dimensions
             return [], []
         case Mma():
             a, b, (row, column) = axes(op.a), axes(op.b), axes(op.c)
@@ -192,7 +192,7 @@ def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tup
 
 
 def _zero_past(operand: Value, writers: Sequence[Op], before: Sequence[Op]) -> Int | None:
-    """The bound in K past which an operand is 0, because its only copy fills it with zeros there."""
+    """Return the bound in K past which an operand is 0, because its only copy fills it with zeros there."""
     if len(writers) != 1 or not any(op is writers[0] for op in before):
         return None
     copy = writers[0]

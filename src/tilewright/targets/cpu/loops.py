@@ -127,11 +127,11 @@ class Nest:
     conditions: tuple[Cond, ...]
 
     def stride(self, side: int, axis: Axis) -> Int | None:
-        """Stride of a side's offset along an axis."""
+        """Return the stride of a side's offset along an axis."""
         return slope(self.offsets[side], axis.sym)
 
     def size(self, side: int, axis: Axis) -> float:
-        """The stride's magnitude for comparisons; strides that vary are larger than all others."""
+        """Return the stride's magnitude for comparisons; a stride that varies is larger than all others."""
         step = self.stride(side, axis)
         return float("inf") if step is None else float(size(step))
 

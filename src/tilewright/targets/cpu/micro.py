@@ -87,7 +87,7 @@ def _unless_shallow(
     array: Unpacked | None,
     result: ResultArray | None,
 ) -> Iterator[None]:
-    """Multiply arrays that have few steps along K; the with block writes the other case."""
+    """Write a branch that multiplies arrays with few steps along K; the with block writes the ``else``."""
     product, (m, n) = op.products[0], extents
     arrays, needed = Unpacked.of_rows(emitter, op), emitter.extents[op.products[0]]
     if array is None or result is None or len(arrays) != 1:
@@ -228,7 +228,7 @@ def _some_rows(
 def _unless_few_plain(
     emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code, array: Unpacked | None
 ) -> AbstractContextManager[None]:
-    """Multiply few rows by the array of B; the with block writes the other case."""
+    """Write branches that multiply few rows by the array of B; the with block writes the ``else``."""
     if array is None:
         return nullcontext()
     product = op.products[0]
@@ -252,7 +252,7 @@ def _unless_few_plain(
 def _unless_few_pairs(
     emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code
 ) -> Iterator[None]:
-    """Multiply few rows by interleaved arrays of two B; the with block writes the other case."""
+    """Write branches that multiply few rows by two interleaved B; the with block writes the ``else``."""
     arrays, atom = Unpacked.of_pairs(emitter, op), op.products[0].mma.atom
     rows, columns, _ = atom.shape
     a, b, c = (distinct(values) for values in zip(*((p.a, p.b, p.c) for p in op.products), strict=True))
@@ -329,7 +329,7 @@ def _in_dots(
 
 
 def _step(view: View, dim: int, unit: int) -> int | None:
-    """Elements from a micro-tile of sums to the next; None if they are not equally far apart."""
+    """Return the elements from a micro-tile of sums to the next; None if the distances differ."""
     extent, other = view.shape[dim], {view.coords[1 - dim]: 0}
     assert isinstance(extent, int)
     places = [substitute(view.offset, {view.coords[dim]: at, **other}) for at in range(0, extent, unit)]
@@ -340,7 +340,7 @@ def _step(view: View, dim: int, unit: int) -> int | None:
 
 @contextmanager
 def _unless_few(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> Iterator[None]:
-    """Multiply few rows of a decoded operand without a panel; the with block writes the other case."""
+    """Write a branch that multiplies few rows by codes, not panels; the with block writes the ``else``."""
     (product, *others), atom = op.products, op.products[0].mma.atom
     rows, columns, _ = atom.shape
     a, found = _panels_of(product.a, rows), None
@@ -464,7 +464,7 @@ def _calling(
     n: PanelExtent,
     arrays: InArrays = NO_ARRAYS,
 ) -> _Calling | None:
-    """The calls for some of the products; None if several products share no sum or fit no micro-kernel.
+    """Return the calls for some products; None if several products share no sum or fit no micro-kernel.
 
     A sum starts at 0 if it does for the first product that is added to it.
     """
@@ -543,7 +543,7 @@ def _calling(
 
 
 def _terms(products: Sequence[Mma]) -> tuple[Term, ...]:
-    """The products of one step along K."""
+    """Return the products of one step along K."""
 
     def index(found: Sequence[Value], value: Value) -> int:
         return next(at for at, other in enumerate(found) if same_place(value, other))
@@ -553,19 +553,19 @@ def _terms(products: Sequence[Mma]) -> tuple[Term, ...]:
 
 
 def _begins(op: Multiply, which: Sequence[int], sums: Sequence[Value]) -> list[Cond]:
-    """The condition under which each sum starts at 0, for some of the products."""
+    """Return the condition under which each sum starts at 0, for some of the products."""
     return [next(op.begins[at] for at in which if op.products[at].c is value) for value in sums]
 
 
 def _panels_of(operand: Value, unit: int) -> PanelLayout:
-    """Layout of an operand, chosen by the lowering."""
+    """Return the layout of an operand, chosen by the lowering."""
     found = panels(operand.tensor.view, unit)
     assert found is not None
     return found
 
 
 def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int) -> Code:
-    """Address of the sums of a micro-tile."""
+    """Return the address of the sums of a micro-tile."""
     view = emitter.fragment_view(acc.fragment)
     at = {view.coords[0]: mul(m, unit[0]), view.coords[1]: mul(n, unit[1])}
     return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
@@ -602,6 +602,6 @@ def _smallest(
 
 
 def _start(emitter: CpuEmitter, operand: Value, found: PanelLayout, panel: Int) -> Code:
-    """Address of a panel of an operand."""
+    """Return the address of a panel of an operand."""
     start = add(found.base, mul(panel, found.panel_stride))
     return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))

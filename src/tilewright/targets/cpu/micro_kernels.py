@@ -35,7 +35,7 @@ def group_count(columns: int, depth: int) -> int:
 
 
 def _vnni(lanes: int) -> str:
-    """The preprocessor condition of byte dot products for a vector of sums."""
+    """Return the preprocessor condition of byte dot products for a vector of sums."""
     if lanes * LANE_BYTES > 32:
         return "defined(__AVX512VNNI__)"
     return "defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))"
@@ -227,7 +227,7 @@ class KernelForm:
         return self.atom.c_dtype.computed.is_float
 
     def names(self, side: str) -> tuple[str, ...]:
-        """The names of all operands A, all B or all sums C in the text."""
+        """Return the names of all operands A, all B or all sums C in the text."""
         return tuple(_numbered(side, at) for at in range(1 + max(getattr(term, side) for term in self.terms)))
 
 
@@ -452,7 +452,7 @@ static void {SELF}({operands},
 
 
 def _parameters(form: KernelForm) -> list[str]:
-    """The parameters of a micro-kernel."""
+    """Return the parameters of a micro-kernel."""
     compute = form.atom.c_dtype.computed
     real = STORAGE[compute.name]
     a, b, c = (form.names(side) for side in "abc")
@@ -471,7 +471,7 @@ def _parameters(form: KernelForm) -> list[str]:
 
 
 def _source(emitter: CpuEmitter, form: KernelForm) -> str:
-    """The text of a micro-kernel, which broadcasts the rows of A from memory."""
+    """Return the text of a micro-kernel, which broadcasts the rows of A from memory."""
     atom, lanes = form.atom, form.lanes
     compute = atom.c_dtype.computed
     real, size = STORAGE[compute.name], compute.bytes
@@ -499,7 +499,7 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     if form.apart:  # a step of an address, so that no compiler keeps more addresses than registers hold
         step = "along" if form.along else "1" if form.a.k_stride == 1 else "apart"
         following = "".join(f", {one} += {step}" for one in a)
-        if form.width:  # each turn begins with the first products
+        if form.width:  # each iteration over `first` begins with the first products
             turning = tuple(f"{one}_k" for one in a)
             pairs = zip(turning, a, strict=True)
             lines[:0] = [f"const {real} {', '.join(f'*{one} = {first}' for one, first in pairs)};"]
@@ -605,7 +605,7 @@ __attribute__((noinline)) static void {SELF}({", ".join(parameters)}) {{
 
 
 def _part_stores(emitter: CpuEmitter, form: KernelForm, dtype: DType, place: str) -> list[str]:
-    """The statements that store the first ``rows`` rows and ``columns`` columns of the only sum.
+    """Return the statements that store the first ``rows`` rows and ``columns`` columns of the only sum.
 
     Args:
         emitter: where functions go.
@@ -623,14 +623,14 @@ def _part_stores(emitter: CpuEmitter, form: KernelForm, dtype: DType, place: str
 
 
 def _part_sums(emitter: CpuEmitter, form: KernelForm, place: str) -> list[str]:
-    """The statements that add the stored sums to the only sum; see `_part_stores`."""
+    """Return the statements that add the stored sums to the only sum; see `_part_stores`."""
     load = load_part(emitter, form.atom.c_dtype.computed, form.lanes, in_registers=form.ends == "masks")
     part = f"sum[i][j] += {load}<vector>({place}, columns - {_index('j', form.lanes)});"
     return _in_parts(form, f"sum[i][j] += *(const vector*)({place});", part)
 
 
 def _in_parts(form: KernelForm, whole: str, part: str) -> list[str]:
-    """The statements that move the needed rows of the only sum as whole vectors, or as parts of vectors."""
+    """Return the statements that move the needed rows of the only sum as whole vectors, or in parts."""
     rows = ["  UNROLL for (Index i = 0; i < ROWS; ++i)", "    if (i < rows)"]
     each = "      UNROLL for (Index j = 0; j < VECTORS; ++j)"
     if form.ends != "some":
@@ -647,7 +647,7 @@ def _in_parts(form: KernelForm, whole: str, part: str) -> list[str]:
 
 
 def _narrowed(emitter: CpuEmitter, atom: MmaAtom, value: str, kinds: str) -> str:
-    """An operand with the precision of the author's atom."""
+    """Return an operand's text, rounded to the precision of the author's atom."""
     if atom.precision is None:
         return value
     narrowed = "keep" if atom.rounding == "nearest" else "cut"

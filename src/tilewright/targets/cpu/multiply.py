@@ -178,7 +178,7 @@ def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, NeededExtents]) ->
 
 
 def _join(op: Mma, before: list[Op], extents: Mapping[Op, NeededExtents]) -> None:
-    """Append a multiply, or merge it into the one before if they share their loops."""
+    """Append a multiply, or merge it into the previous one if they share their loops."""
     at = len(before)
     while at and isinstance(before[at - 1], Reshape):
         at -= 1
@@ -223,7 +223,7 @@ def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
 
 
 def _rows(op: Multiply, ops: Sequence[Op], uses: _Uses) -> tuple[Copy, ...]:
-    """The copies that fill operands A, if all of these only move floats from arrays, or widen halves."""
+    """Return the copies that fill operands A, if all only move floats from arrays, or widen halves."""
     found: list[Copy] = []
     for operand in distinct(product.a for product in op.products):
         at = _packing_copy(op, operand, ops, uses, is_a=True)
@@ -425,7 +425,7 @@ class Pointwise(Op):
 
 
 def _distribution(op: Op) -> Distribution | None:
-    """The distribution of all fragments of an elementwise operation; None for other operations."""
+    """Return the distribution of an elementwise operation's fragments; None for other operations."""
     if not isinstance(op, Elementwise | Coordinates | Fill | Copy | FragmentOp):
         return None
     if isinstance(op, Elementwise):  # operands may be broadcast
@@ -452,7 +452,7 @@ def fuse(block: Block) -> Block:
 
 
 def _fused(block: Block, readers: Counter[Value]) -> Block:
-    # Elementwise operations move up to the one that makes what they read, past operations on other values:
+    # Elementwise operations move up to the operation that makes their input, past operations on other values:
     # then one loop computes both, and an element does not go through memory in between.
     gathered: list[Op] = []
     for op in block.ops:
@@ -498,7 +498,7 @@ def _meet(first: Op, second: Op) -> bool:
 
 
 def _changed(op: Op) -> Iterator[Value]:
-    """The values to which an operation gives contents; memory and views are declared before all others."""
+    """Yield the values to which an operation gives contents.  Declarations of memory and views give none."""
     yield from op.written
     if not isinstance(op, Shared | Reshape) and not (isinstance(op, FragmentOp) and op.fill is None):
         yield from (value for value in op.results if isinstance(value, Value))

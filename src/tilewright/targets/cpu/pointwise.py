@@ -106,7 +106,7 @@ class Loops:
         return [digit.weight for digit in digits]
 
     def _limited(self, made: Sequence[Value]) -> dict[int, Code]:
-        """Needed iterations of the outermost loop of each dimension, by mode."""
+        """Return the needed iterations of the outermost loop of each dimension, by mode."""
         found: dict[int, Code] = {}
         for dim in range(self.spread.rank):
             bounds = {self.emitter.reach.get((value, dim)) for value in made}
@@ -212,7 +212,7 @@ def describe(op: Op) -> str:
 
 
 def _value(emitter: CpuEmitter, op: Op, present: dict[Value, Code], loops: Loops | None) -> Code:
-    """C++ for the result of an elementwise operation."""
+    """Return C++ for the result of an elementwise operation."""
     match op:
         case FragmentOp():
             return literal(emitter, 0 if op.fill is None else op.fill, op.dtype)
@@ -401,7 +401,7 @@ def _lanes(reduced: tuple[Digit, ...], most: int) -> int:
 
 
 def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> list[tuple[int, int, int]]:
-    """The loops, innermost first: iterations, step in the source, step in the totals."""
+    """Return the loops, innermost first: iterations, step in the source, step in the totals."""
     found: list[tuple[int, int, int]] = []
     weight = lanes
     for digit in kept:
@@ -425,7 +425,7 @@ def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> l
 def _nested(
     emitter: CpuEmitter, loops: list[tuple[Code, int, int]], body: Statement, *, independent: bool
 ) -> None:
-    """Loops around a statement, the first one innermost; ``independent`` if its iterations share no total."""
+    """Write loops around a statement, the first one innermost; ``independent`` iterations share no total."""
     if not loops:
         emitter.add(body)
         return
@@ -478,7 +478,7 @@ def _vector(kind: DType, lanes: int) -> str:
 
 
 def _start(function: str, kind: DType) -> float | int:
-    """The neutral element of a reduction."""
+    """Return the neutral element of a reduction."""
     if function == "sum":
         return 0
     if kind.is_float:

@@ -18,10 +18,10 @@ MACROS = """\
 
 typedef long long Index;
 """
-"""INDEPENDENT loops carry no element from one turn to the next.
+"""INDEPENDENT loops carry no element from one iteration to the next.
 
-GCC would unroll a loop of up to 16 turns before it makes vectors of them, forget that turns are independent,
-and move single elements.
+GCC would unroll a loop of up to 16 iterations before it vectorises it, forget that they are independent, and
+move single elements.
 """
 
 INTEGERS = {
@@ -77,7 +77,7 @@ would depend on how many rows the last micro-tile has.
 
 
 def _fused_lanes() -> str:
-    """The multiply-add of vectors, by builtins: GCC 12 compiles the loop over lanes to slow code."""
+    """Return the multiply-add of vectors, by builtins: GCC 12 compiles the loop over lanes to slow code."""
     lines = []
     for size in (64, 32, 16):
         wide, rest = (512, "_mask") if size == 64 else (256 if size == 32 else "", "")

@@ -56,7 +56,7 @@ class _Together(NamedTuple):
 
 
 def _runs(block: Block) -> Iterator[list[Mma]]:
-    """Consecutive multiplies of one kind."""
+    """Yield consecutive multiplies of one kind."""
     run: list[Mma] = []
     for op in block.ops:
         if isinstance(op, (Reshape, *SYNCHRONISATION)):

@@ -80,7 +80,7 @@ class Unpacked:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Multiply) -> Unpacked | None:
-        """The array of B, or None if it is not of floats, or the products read more than it has."""
+        """Return the array of B, or None if it is not of floats, or the products read more than it has."""
         if len(op.products) > 1 or len(op.packing) != 1:
             return None
         (product,), (copy,) = op.products, op.packing
@@ -97,7 +97,7 @@ class Unpacked:
 
     @staticmethod
     def of_pairs(emitter: CpuEmitter, op: Multiply) -> list[Unpacked]:
-        """The arrays of two B that a kernel for few rows may read; none if it may not read them."""
+        """Return the arrays of two B that a kernel for few rows may read; empty if it may not."""
         firsts = distinct(product.b for product in op.products)
         products = [next(one for one in op.products if one.b is b) for b in firsts]
         made: list[Unpacked] = []
@@ -115,7 +115,7 @@ class Unpacked:
 
     @staticmethod
     def of_rows(emitter: CpuEmitter, op: Multiply) -> list[Unpacked]:
-        """The arrays of all A; none if micro-kernels cannot read them in the layout of their copies."""
+        """Return the arrays of all A; none if micro-kernels cannot read them in their copies' layout."""
         made: list[Unpacked] = []
         firsts = [next(p for p in op.products if same_place(p.a, copy.target)) for copy in op.rows]
         for product, copy in zip(firsts, op.rows, strict=True):
@@ -136,7 +136,7 @@ class Unpacked:
 
     @staticmethod
     def _read(emitter: CpuEmitter, product: Mma, copy: Copy, *, is_plain: bool = True) -> Unpacked | None:
-        """The array from which a copy fills an operand, if a product of floats may read it.
+        """Return the array from which a copy fills an operand, if a product of floats may read it.
 
         Args:
             emitter: where the text goes.
@@ -176,18 +176,18 @@ class Unpacked:
         return self.line_step == 1
 
     def address(self, emitter: CpuEmitter, first: Int = 0) -> Code:
-        """The address of a column of B, or of a row of A."""
+        """Return the address of a column of B, or of a row of A."""
         start = add(self.start, mul(first, self.line_step))
         return code("{} + {}", self.name, emitter.spell(expand(start)))
 
     def if_deep(self, emitter: CpuEmitter, depth: Code, condition: Code) -> Code:
-        """A condition that also requires the array to have all elements along K that are multiplied."""
+        """Return a condition that also requires the array to have all multiplied elements along K."""
         if self.deepest is None:
             return condition
         return code("{} >= {} && {}", emitter.spell(self.deepest, True), depth, condition)
 
     def in_order(self, emitter: CpuEmitter, count: Code) -> Code:
-        """The condition under which lines of ``count`` contiguous elements are read one after the other.
+        """Return the condition that lines of ``count`` contiguous elements are read one after the other.
 
         They are if they are short neighbours in an array in memory: interleaved lines of one page mislead the
         prefetcher.
@@ -256,8 +256,8 @@ class Panel:
     Args:
         address: the variable of its address.
         step: the variable of elements between its rows.
-        in_place: the variable that says whether it is read from its array.
-        pays: the variable that says whether whole panels are.
+        in_place: the truth value in the text: the panel is read from its array.
+        pays: the truth value in the text: whole panels are read from the array.
         masks: whether micro-kernels load parts of its rows.
         dtype: the dtype of the array.
         narrow: the variable of the address in an array of halves, null if packed; None if B is not widened.
@@ -275,7 +275,7 @@ class Panel:
     def of(
         emitter: CpuEmitter, array: Unpacked, unit: int, of_a: PanelExtent, depth: Code, *, masks: bool
     ) -> Panel:
-        """A panel with new names; declares whether reading whole panels in place pays.
+        """Return a panel with new names; declare whether reading whole panels in place pays.
 
         Args:
             emitter: where the text goes.
@@ -343,8 +343,8 @@ class RowPanels:
 
     Args:
         arrays: the array of each A.
-        copies: fill the other panels.
-        layouts: the layouts of these.
+        copies: the copies that fill the other panels.
+        layouts: the layout of the copied panels of each A.
         unit: rows of a panel.
         whole: the variable of the number of panels that are read from the arrays.
         addresses: the variables of the addresses of a panel.
@@ -361,7 +361,7 @@ class RowPanels:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent) -> RowPanels | None:
-        """The panels; None if none may be read from an array.  Writes the copy of the other ones."""
+        """Write the copy of packed panels and return all; None if none may be read from an array."""
         arrays = Unpacked.of_rows(emitter, op)
         layouts = [panels(copy.target.tensor.view, m.unit) for copy in op.rows]
         found = [one for one in layouts if one is not None]
@@ -423,7 +423,7 @@ class LateRows:
     Args:
         copies: the copies that fill them.
         unit: rows of a panel.
-        when: the variable that says whether this is done; else all panels are filled before.
+        when: the variable of the condition; if it is false, all panels are filled before.
         slot: the variable of the index of the place of a panel.
     """
 
@@ -434,7 +434,7 @@ class LateRows:
 
     @staticmethod
     def of(emitter: CpuEmitter, op: Multiply, m: PanelExtent, n: PanelExtent, depth: Code) -> LateRows | None:
-        """The panels with new names; None if A is not of halves.  Declares the variable `when`."""
+        """Declare the variable `when` and return the panels; None if A does not hold halves."""
         atom = op.products[0].mma.atom
         are_halves = all(copy.source.tensor.dtype in HALVES for copy in op.rows)
         are_plain = all(isinstance(copy, Copy) for copy in op.packing)
@@ -502,7 +502,7 @@ class ResultArray:
 
     @staticmethod
     def of(emitter: CpuEmitter, store: StoreSums) -> ResultArray | None:
-        """The array; None if it holds neither sums nor halves, or rows are not contiguous."""
+        """Return the array; None if it holds neither sums nor halves, or rows are not contiguous."""
         copy, product, kind = store.copy, store.product, store.copy.target.tensor
         atom, needed, bounds = product.mma.atom, emitter.extents[product], edges(kind.view)
         if atom.precision is not None or adds_groups(atom) or adds_along_k(atom) or product.negative:
@@ -530,7 +530,7 @@ class ResultArray:
         return ResultArray(emitter.name(copy.target.buffer), kind.dtype, start, row_step, when)
 
     def address(self, emitter: CpuEmitter, row: Int, column: Int) -> Code:
-        """The address of an element."""
+        """Return the address of an element."""
         start = add(self.start, mul(row, self.row_step), column)
         return code("{} + {}", self.name, emitter.spell(expand(start)))
 
@@ -542,7 +542,7 @@ class StoredPlace:
     Args:
         result: the array of the result.
         unit: columns of a micro-tile in the fragment.
-        in_result: the variable that says where sums are stored.
+        in_result: the truth value in the text: sums are stored in the result.
         address: the variable of the address; if sums are rounded to halves, always that in the fragment.
         halves: the variable of the address of halves, or of null; None if sums are not rounded.
         masks: whether parts of vectors are stored in the fragment too.

@@ -240,7 +240,7 @@ def exchanged(lanes: int, size: int) -> list[str]:
 
 
 def _masked(dtype: DType, lanes: int, *, in_registers: bool = False) -> tuple[str, str, str, str]:
-    """The condition of masks, declarations of ``kept``, and the builtins that load and store.
+    """Return the condition of masks, declarations of ``kept``, and the builtins that load and store.
 
     Half a vector has a mask in a register of its own with AVX-512, whose stores are faster than those of AVX.
     """
@@ -280,7 +280,7 @@ def has_parts(dtype: DType, lanes: int) -> bool:
 
 
 def _moved_halves(real: str, lanes: int, to: str, start: str, which: str) -> str:
-    """Statements that copy the first ``count`` of some halves to another place.
+    """Return the statements that copy the first ``count`` of some halves to another place.
 
     AVX-512 copies them by one instruction.
     """
@@ -592,7 +592,7 @@ def emit_widened(
 def _call(
     emitter: CpuEmitter, sides: tuple[CopySide, CopySide], loops: Nest, limits: Mapping[int, Code]
 ) -> tuple[Code, Code | None] | None:
-    """The call that widens contiguous elements, or rows that are contiguous in the target; its condition."""
+    """Return the call that widens elements or rows that are contiguous in the target, and its condition."""
     (source, target), axes = sides, loops.axes
     if source.dtype not in TABLED or target.dtype != f32 or emitter.arch.vector_bytes != VECTOR_BYTES:
         return None
@@ -620,7 +620,7 @@ def _call(
 
 
 def _text(emitter: CpuEmitter, kind: DType) -> str:
-    """The function that widens rows."""
+    """Return the function that widens rows."""
     stored, lanes = STORAGE[kind.name], VECTOR_BYTES // 4
     # The order from which interleaving bytes and words, within 16 bytes each, restores the order of elements.
     order = [lanes * part + 4 * lane + at for lane in range(4) for part in range(4) for at in range(4)]
@@ -669,7 +669,7 @@ static void {SELF}(float* target, const {stored}* source, Index step, Index rows
 
 
 def _alternating(lanes: int, half: int) -> list[int]:
-    """The lanes of the first or the second half of each 16 bytes, of two vectors in turn."""
+    """Return the lanes of the first or the second half of each 16 bytes, of two vectors in turn."""
     count = lanes * VECTOR_BYTES // 16
     return [
         begin + half * lanes // 2 + lane + vector * count

@@ -127,7 +127,7 @@ def _map(emitter: SimtEmitter, op: Copy) -> Code:
 
 
 def _map_in_memory(emitter: SimtEmitter, held: MapInMemory) -> Code:
-    """The address of a tensor map in a table."""
+    """Return the address of a tensor map in a table."""
     place = emitter.plus(emitter.name(held.table.buffer), held.table.tensor.view.at((held.row, held.column)))
     return code("(const {}*)({})", named("tensor_map_t"), place)
 
@@ -220,7 +220,7 @@ def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
 
 
 def _scope(emitter: SimtEmitter) -> str:
-    """Suffix of the arrive and wait functions: cluster scope if the threads need it."""
+    """Return the suffix of the arrive and wait functions: cluster scope if the threads need it."""
     return CLUSTER_SCOPE if needs_cluster_scope(emitter.kernel) else ""
 
 
@@ -265,12 +265,12 @@ class _Operand:
         return _Operand(value, layout, unit, depth)
 
     def rows(self, number: Int) -> Int:
-        """Elements from the first row to the ``number``-th group of ``unit`` rows."""
+        """Return the elements from the first row to the ``number``-th group of ``unit`` rows."""
         width = ROW_BYTES // self.value.dtype.bytes
         return mul(number, self.unit * width if self.layout.along else self.unit // width * self.layout.elems)
 
     def deeper(self, step: Int) -> Int:
-        """Elements from the first k to that of the ``step``-th instruction."""
+        """Return the elements from the first k to the first k of the ``step``-th instruction."""
         width = ROW_BYTES // self.value.dtype.bytes
         if not self.layout.along:
             return mul(step, self.depth * width)
@@ -280,14 +280,14 @@ class _Operand:
         return add(mul(step % steps, self.depth), mul(step // steps, self.layout.elems))
 
     def descriptor(self, emitter: SimtEmitter, rows: Int) -> Code:
-        """The descriptor of the tile, starting at a row."""
+        """Return the descriptor of the tile, starting at a row."""
         start = address_of(emitter, self.value, rows)
         if self.layout.along:
             return call("descriptor", start)
         return call("descriptor_of_panels", start, self.layout.elems * self.value.dtype.bytes)
 
     def moved(self, emitter: SimtEmitter, descriptor: Code, elems: Int) -> Code:
-        """The descriptor, moved by some elements."""
+        """Return the descriptor, moved by some elements."""
         per_unit = 16 // self.value.dtype.bytes
         return emitter.plus(descriptor, elems // per_unit)
 
@@ -385,7 +385,7 @@ def cluster_wait(emitter: SimtEmitter, op: ops.ClusterWait) -> None:
 
 @CUDA_RULES.rule(ops.Peer)
 def peer(emitter: SimtEmitter, op: ops.Peer) -> None:
-    """A view has no text of its own; accesses call the function that maps its address."""
+    """Write nothing: accesses to the view call the function that maps its address."""
 
 
 @CUDA_RULES.rule(ops.PriorGridWait)

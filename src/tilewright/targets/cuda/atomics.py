@@ -92,7 +92,7 @@ DEVICE void reduce_add_{dtype}x{width}({element}* to, const {element}* x) {{
 
 
 def _extreme(kind: str, dtype: str, memory: str) -> str:
-    """The minimum or maximum of floats by compare-and-swap; NaN stays."""
+    """Return the minimum or maximum of floats by compare-and-swap; NaN stays."""
     element, bits = _REGISTERS[dtype][0], dtype[1:]
     word, to_bits, of_bits, letter = {
         "f32": ("unsigned", "__float_as_uint(x)", "__uint_as_float(seen)", "r"),

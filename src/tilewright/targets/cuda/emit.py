@@ -51,7 +51,7 @@ def derive_tensor_maps(kernel: Kernel) -> Kernel:
 
 
 def map_of(kernel: Kernel, op: Copy) -> TensorMap:
-    """The map of a bulk copy."""
+    """Return the map of a bulk copy."""
     return next(made for made in kernel.tensor_maps if made.key == _key(op))
 
 
@@ -126,7 +126,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def lower(kernel: Kernel, arch: Arch) -> Passed:
-    """The kernel that the text spells, and a note for each choice that was made."""
+    """Return the kernel that the text spells, and a note for each choice that was made."""
     return run_passes(kernel, arch, PASSES)
 
 
@@ -134,7 +134,7 @@ def lower(kernel: Kernel, arch: Arch) -> Passed:
 
 
 def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
-    """The CUDA C++ text of a kernel, which includes no header.
+    """Return the CUDA C++ text of a kernel, which includes no header.
 
     Args:
         kernel: the traced kernel; it must break no rule.

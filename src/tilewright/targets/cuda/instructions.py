@@ -71,13 +71,13 @@ def _shape(atom: MmaAtom) -> str:
 
 
 def _types(atom: MmaAtom) -> tuple[str, str, str]:
-    """PTX's types of A, B and C."""
+    """Return PTX's types of A, B and C."""
     a, b = (ptx_type(dtype, atom.precision) for dtype in (atom.a_dtype, atom.b_dtype))
     return a, b, ptx_type(atom.c_dtype)
 
 
 def _name(prefix: str, atom: MmaAtom) -> str:
-    """A name that is unique among atoms of a kind; it also distinguishes 16-bit from 32-bit sums."""
+    """Return a name that is unique among atoms of a kind: it also tells 16-bit from 32-bit sums."""
     a, b, c = _types(atom)
     words = [prefix, _shape(atom), a, *([b] if b != a else []), *([c] if atom.c_dtype.bits == 16 else [])]
     return "_".join(words)
@@ -99,7 +99,7 @@ class _Registers:
 
     @staticmethod
     def of(dtype: DType, values: int) -> _Registers:
-        """Registers of 64 bits for f64, floats for f32, and words for all other dtypes."""
+        """Return registers of 64 bits for f64, floats for f32, and words for all other dtypes."""
         if dtype.bits == 64:
             return _Registers("double", "d", values)
         if dtype.is_float and dtype.bits == 32:
@@ -112,7 +112,10 @@ class _Registers:
 
 
 def _mma_sync(atom: MmaAtom, form: AsyncForm) -> TextFunction:
-    """Source: PTX ISA, "Multiply-and-accumulate instruction: mma"."""
+    """Return the function of a ``mma.sync``.
+
+    Source: PTX ISA, "Multiply-and-accumulate instruction: mma".
+    """
     name = _name("mma", atom)
     a_type, b_type, c_type = _types(atom)
     c = _Registers.of(atom.c_dtype, atom.c.size_values)
@@ -146,7 +149,7 @@ DEVICE void {name}({stored}* c, const void* a, const void* b) {{{cast}
 
 
 def _wgmma(atom: MmaAtom, form: AsyncForm) -> TextFunction:
-    """``wgmma.mma_async`` with B by descriptor and A by descriptor or from registers.
+    """Return the function of a ``wgmma.mma_async``: B by descriptor, A by descriptor or from registers.
 
     Source: PTX ISA, "Asynchronous multiply-and-accumulate instruction: wgmma.mma_async".
     """

@@ -71,7 +71,7 @@ def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Viol
 
 
 def _nearest(wanted: Sequence[int], largest: Role, most: int, arch: Arch) -> str:
-    """Fewer registers for the warps that request the most."""
+    """Suggest fewer registers for the warps that request the most."""
     top = largest.registers or 0
     greedy = sum(count == top for count in wanted)
     left, unit = most - sum(count for count in wanted if count != top), arch.register_unit

@@ -123,7 +123,7 @@ def word_function(op: Unpack) -> tuple[str, int, int] | None:
 
 
 def _looked_up(op: Unpack) -> TextFunction:
-    """The function that looks up the 8 codes of a word in a table of 16 halves.
+    """Return the function that looks up the 8 codes of a word in a table of 16 halves.
 
     The table is held as 16 low bytes and 16 high bytes, in four words each.  For 4 codes at once, ``prmt``
     picks a byte from each half of the table by three bits of a code, then one of the two by the fourth bit.

@@ -79,7 +79,7 @@ DEVICE float round_to_tf32(float x) {
 
 
 def _of_integers() -> dict[str, str]:
-    """Conversions from and to integers of at least 32 bits; those to narrower ones clamp an ``int``."""
+    """Return conversions from and to integers of at least 32 bits; narrower ones are a clamped ``int``."""
     found = {}
     for kind in (made for made in INTEGERS if made.bits >= 32):
         name, called = integer_type(kind), called_in_names(kind)
@@ -139,7 +139,7 @@ DEVICE void async_wait() {
 
 
 def _matrices(count: int, transposed: bool) -> dict[str, str]:
-    """Load and store of 8 x 8 matrices.
+    """Return the functions that load and store 8 x 8 matrices.
 
     Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix",
     "Warp-level matrix store instruction: stmatrix".

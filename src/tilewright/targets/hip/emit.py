@@ -121,7 +121,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def lower(kernel: Kernel, arch: Arch) -> Passed:
-    """The kernel that the text spells, and a note for each choice that was made."""
+    """Return the kernel that the text spells, and a note for each choice that was made."""
     return run_passes(kernel, arch, PASSES)
 
 
@@ -129,7 +129,7 @@ def lower(kernel: Kernel, arch: Arch) -> Passed:
 
 
 def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
-    """The HIP text of a kernel, which includes no header.
+    """Return the HIP text of a kernel, which includes no header.
 
     Args:
         kernel: the traced kernel; it must break no rule.

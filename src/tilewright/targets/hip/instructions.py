@@ -47,7 +47,7 @@ def _wmma(name: str, element: str, count: int, form: str = _WMMA_FORM) -> Builti
 
 
 def _integers(name: str, count: int, *, signed: bool) -> Builtin:
-    """Each instruction states the signedness of A and B; sums wrap."""
+    """Return a WMMA of 8-bit integers, which states the signedness of A and B; sums wrap."""
     sign = "true" if signed else "false"
     return _wmma(f"i32_16x16x16_iu8_w32{name}", "int", count, f"{sign}, {{a}}, {sign}, {{b}}, {{c}}, false")
 
@@ -145,7 +145,7 @@ DEVICE void {name}({total}* c, const void* a, const void* b) {{
 
 
 def _statements(steps: int, one: Builtin, align: int) -> str:
-    """The statements that add the products of an atom to ``sums``."""
+    """Return the statements that add the products of an atom to ``sums``."""
     declared = (
         f"  typedef {one.element} operand_t __attribute__(({_vector(one.count)}may_alias, aligned({align})));"
     )

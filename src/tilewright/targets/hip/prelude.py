@@ -203,7 +203,7 @@ DEVICE double rsqrt(double x) {
 
 
 def _of_integers() -> dict[str, str]:
-    """Conversions from and to integers of at least 32 bits; those to narrower ones clamp an ``int``."""
+    """Return conversions from and to integers of at least 32 bits; narrower ones are a clamped ``int``."""
     found = {}
     for kind in (made for made in INTEGERS if made.bits >= 32):
         name, called = integer_type(kind), called_in_names(kind)
@@ -372,7 +372,7 @@ DIALECT = SimtDialect(
 
 
 def probe_text(arch: Arch) -> str:
-    """The whole prelude and the functions of an architecture's atoms, as a test of a compiler.
+    """Return the whole prelude and the functions of an architecture's atoms, as a test of a compiler.
 
     Args:
         arch: the architecture.

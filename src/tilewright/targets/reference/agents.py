@@ -283,7 +283,7 @@ class Events:
         return number
 
     def agent(self, event: int) -> Actor:
-        """The agent of an access."""
+        """Return the agent of an access."""
         agent = self.agents[event]
         assert agent is not None, "event 0 is no access"
         return agent

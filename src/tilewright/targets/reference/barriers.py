@@ -63,8 +63,8 @@ class TransactionBarrier:
         arrived: number of arrivals in the present phase.
         expected: bytes announced in the present phase.
         initialised: the event of its initialisation; 0: none yet.
-        told: the message of all arrivals so far.
-        heard: the message of the arrivals at completed phases.
+        told: the clocks and order of all arrivals so far.
+        heard: the clocks and order of the arrivals at completed phases.
         arrivers: the agents that arrived in the present phase, with their operations.
         came: the slots and times of these arrivals.
         passed: the last wait that each warp could pass, by its slot.

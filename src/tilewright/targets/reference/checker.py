@@ -229,7 +229,7 @@ class Checker:
                 found, reason = Kind.DUPLICATE, ROW_TWICE
             apart = former.block != agent.block or former.device != agent.device
             key = (found, owner, self.events.sites[event], batch.site, apart)
-            # A conflict between two warps shows better what is missing than one between lanes of a warp.
+            # A conflict between two warps shows the missing barrier better than one between lanes of a warp.
             reach = int(former.home != agent.home)
             if self.findings.is_new(key, here.count, reach):
                 earlier = Access.of(before, former, event_lanes[mine][0])

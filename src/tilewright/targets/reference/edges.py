@@ -140,8 +140,8 @@ def of_load(buffer: Storage, absent: Array | None, touched: Array, at: Array) ->
     Args:
         buffer: the buffer.
         absent: which elements do not exist in the view; None if all do.
-        touched: which of the other elements are read.
-        at: the offsets of these.
+        touched: which of the existing elements are read.
+        at: the offsets of the read elements.
     """
     if buffer.beyond is None:
         return absent

@@ -1,8 +1,8 @@
 """Times of the copies, tiles and waits of several ranks, from a run of the reference and a cost model.
 
-The reference says what each block and each copy engine does, and which signals each wait comes after.
-`Costs` says how long copies and tiles take.  A step starts when the former step of its stream has ended, and
-a block when a multiprocessor is free.
+The log of the reference (`RankLog`) has the work of each block and each copy engine, and the signals that
+each wait comes after.  `Costs` has the durations of copies and tiles.  A step starts when the previous step
+of its stream has ended, and a block when a multiprocessor is free.
 """
 
 from __future__ import annotations

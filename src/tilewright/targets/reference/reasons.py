@@ -212,7 +212,7 @@ def explain(
     waited = former.issuer or former.clocks
     was_waited_for = bool(waited.known[Visibility.LANE][former.slot] >= events.time(event))
     is_bulk = former.in_background and former.proxy is Proxy.ASYNC
-    # No signal could tell of a bulk copy of another group that no wait shows.
+    # No signal can publish a bulk copy of another group that no wait in a kernel covers.
     no_signal_could = events.are_together and is_bulk and not former.shown
     if fenced and not no_signal_could and events.is_foreign(np.array([event]), agent).any():
         if former.device != agent.device:

@@ -241,7 +241,7 @@ class Residues(Numbers):
         return _WIDE
 
     def poison(self, dtype: DType, shape: int | tuple[int, ...]) -> Array:
-        """Return words that are no residues."""
+        """Return the words that are no residues."""
         return np.full(shape, POISON, self.storage(dtype)) if dtype.is_float else super().poison(dtype, shape)
 
     def number(self, value: float | int, dtype: DType) -> Array:

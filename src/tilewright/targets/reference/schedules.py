@@ -142,8 +142,8 @@ class Counted:
 class Play:
     """A schedule in progress.
 
-    A choice is the number of a warp that takes its next step, or -1 minus that of a barrier whose copies
-    land.
+    A choice ``w >= 0`` lets warp ``w`` take its next step.  A choice ``-1 - b`` lets the copies of barrier
+    ``b`` land.
     """
 
     def __init__(self, skeleton: Skeleton) -> None:

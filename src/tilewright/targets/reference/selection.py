@@ -136,14 +136,13 @@ class _Accesses:
 
     def __init__(self, kernel: Kernel, arrays: Collection[Value], writes: bool) -> None:
         self._arrays, self._writes = arrays, writes
-        self._around = {id(op) for op in kernel.walk() if any(map(self._touches, op.regions))}
+        self._around = {
+            id(op) for op in kernel.walk() if any(self._of(one) for body in op.regions for one in body.walk())
+        }
         """The loops, branches and roles that contain some of these accesses."""
 
     def _of(self, op: Op) -> list[Value]:
         return [value for value in (op.written if self._writes else op.read) if value.buffer in self._arrays]
-
-    def _touches(self, block: Block) -> bool:
-        return any(self._of(op) for op in block.walk())
 
     def of(self, block: Block, env: dict[Sym, int], path: Path = ()) -> Iterator[tuple[Path, Value, Array]]:
         """Yield the accesses in a block of operations: iterations, view and elements."""

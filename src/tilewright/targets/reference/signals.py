@@ -135,7 +135,7 @@ def passes(checker: Checker, counts: Counts, count: Count, agent: Actor, op: Op,
 
 
 def heard(checker: Checker, agent: Actor, op: Op, signals: Sequence[Signalled]) -> list[Signalled]:
-    """Return the signals whose scope and that of the wait reach each other's GPU; report the others."""
+    """Return the signals that, by their scope and the wait's, reach the waiting GPU; report the others."""
     reached = [one for one in signals if one.reaches(agent, op)]
     for one in signals:
         if one in reached:

@@ -88,7 +88,7 @@ def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> No
 
 
 def _key(emitter: SimtEmitter, value: Value | float | Int) -> Code:
-    """A key, a counter or a threshold."""
+    """Return the text of a key, a counter or a threshold."""
     if isinstance(value, Value):
         return emitter.name(value)
     return emitter.spell_wide(value) if isinstance(value, Expr) else code("{}ull", int(value))
@@ -316,7 +316,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
 
 
 def _table(emitter: SimtEmitter, entries: tuple[float, ...], kind: DType, wide: str) -> TextFunction:
-    """The function that looks up a code in a table in memory; it returns 0 for a code outside."""
+    """Return the function that looks up a code in a table in memory, and gives 0 for a code outside."""
     types, held = emitter.dialect.types, ", ".join(literal(one, kind, emitter.dialect) for one in entries)
     body = f"""({types[wide]} code) {{
   static const {types[kind.name]} table[{len(entries)}] = {{{held}}};
@@ -327,7 +327,7 @@ def _table(emitter: SimtEmitter, entries: tuple[float, ...], kind: DType, wide: 
 
 
 def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | None) -> Code:
-    """A number, or a register of a fragment, which may be broadcast."""
+    """Return the text of a number, or of a register of a fragment, which may be broadcast."""
     if not value.is_fragment:
         return emitter.name(value)
     digits = broadcast(op.result.fragment.distribution, value.fragment.distribution)
@@ -337,7 +337,7 @@ def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | N
 
 
 def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: bool = False) -> Code:
-    """A literal or an integer of the kernel, in the compute dtype of ``dtype``, or in its storage type."""
+    """Return a literal or an integer of the kernel, in the compute dtype of ``dtype`` or in its storage."""
     if not isinstance(value, Expr):
         return rounded(value, dtype, emitter.dialect) if stored else literal(value, dtype, emitter.dialect)
     text, types = emitter.spell(value, tight=True), emitter.dialect.types
@@ -346,7 +346,7 @@ def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: b
 
 
 def _computed(function: str, operands: list[Code], kind: DType, spelled: str) -> Code:
-    """A function of widened operands, whose dtype is ``kind``, ``spelled`` in C."""
+    """Return the text of a function of widened operands of dtype ``kind``, whose C type is ``spelled``."""
     if not kind.is_float and function in _OF_INTEGERS:
         return call(_OF_INTEGERS[function], *operands, of=[named(spelled)])
     if wraps(kind) and function in _WRAPPING:

@@ -62,7 +62,7 @@ def reduce(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def _value(scope: LocalNames, op: Copy, name: Code, first: Int, width: int, *, is_word: bool) -> Code:
-    """The reduced element, or the address of several, converted to the target's dtype."""
+    """Return the reduced element, or the address of several, converted to the target's dtype."""
     emitter, types = scope.emitter, scope.emitter.dialect.types
     if width == 1:
         held = name if is_word else code("{}[{}]", name, emitter.spell(first))

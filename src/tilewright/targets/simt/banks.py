@@ -130,7 +130,7 @@ def spread_over_banks(
 
 
 def _candidates(op: Shared, line: int, bits: Sequence[int] = (1, 2, 3)) -> Iterator[Swizzle]:
-    """Swizzles that move whole chunks among the banks and stay within the tensor."""
+    """Yield swizzles that move whole chunks among the banks and stay within the tensor."""
     assert isinstance(op.view.elems, int)
     chunk = (CHUNK_BYTES // op.dtype.bytes).bit_length() - 1
     moved = (line // CHUNK_BYTES).bit_length() - 1  # bits that number the chunks of a line
@@ -153,7 +153,7 @@ def _cost(accesses: Sequence[WarpAccess], swizzles: tuple[Swizzle, ...], dtype: 
 
 
 def _accesses(op: Shared, using: Sequence[Op], serving: Serving) -> Iterator[WarpAccess]:
-    """Accesses of the first warp to the tensor."""
+    """Yield the accesses of the first warp to the tensor."""
     views = {op.result: op.view}
     for user in using:
         if isinstance(user, Reshape):
@@ -185,7 +185,7 @@ def _copied(op: Copy, view: View, reads: bool, serving: Serving) -> WarpAccess:
 
 
 def _loaded(view: View, spread: Distribution, dtype: DType, serving: Serving) -> WarpAccess:
-    """A load into registers, by ``ldmatrix`` if it fits."""
+    """Return the access of a load into registers, by ``ldmatrix`` if it fits."""
     if serving.matrices and (how := matrix_load(view, spread, dtype)):
         rows = Distribution(spread.shape, how.lanes, how.values)
         return WarpAccess(_of_first_warp(view, rows, 1, serving.lanes), CHUNK_BYTES)
@@ -292,7 +292,7 @@ def asked_by_descriptor(value: Value) -> Conflicts:
 
 
 def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Offsets:
-    """The addresses of the parts in which accesses of all warps are served, without empty parts.
+    """Return the addresses of the parts in which accesses of all warps are served, without empty parts.
 
     Args:
         offsets: element offsets, of shape (accesses, threads).
@@ -326,7 +326,7 @@ def passes_per_access(op: Copy) -> float | None:
 
 
 def _offsets(view: View, table: Offsets) -> Offsets:
-    """Element offsets of accesses, of shape (accesses, threads); indices of stages are 0.
+    """Return the element offsets of accesses, of shape (accesses, threads); indices of stages are 0.
 
     Args:
         view: the view of the tensor.

@@ -94,7 +94,7 @@ DEVICE {name}_t float_to_{name}(float x) {{
 
 
 def _word(value: float) -> int:
-    """The bits of an f32."""
+    """Return the bits of an f32."""
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
@@ -117,14 +117,14 @@ NARROW = {
 
 
 def widened(text: Code, dtype: DType) -> Code:
-    """The expression in the dtype in which it computes; exact.  A packed number is given by its bits."""
+    """Return the expression, exactly, in its compute dtype.  A packed number is given by its bits."""
     if dtype.is_packed and not dtype.is_float:
         return call(f"{dtype}_to_int", text)
     return call(f"{NARROW[dtype.name]}_to_float", text) if dtype.name in NARROW else text
 
 
 def converted(text: Code, source: DType, target: DType, types: dict[str, str]) -> Code:
-    """The expression, rounded or truncated to another dtype.
+    """Return the expression, rounded or truncated to another dtype.
 
     Args:
         text: an expression of the source dtype's storage type.
@@ -173,7 +173,7 @@ def _narrowed(wide: Code, kind: DType, target: DType) -> Code:
 
 
 def _integer(wide: Code, kind: DType, target: DType) -> Code:
-    """Truncated and saturated; NaN gives 0."""
+    """Return the expression, truncated and saturated; NaN gives 0."""
     prefix = "double" if kind == f64 else "float"
     if target.bits >= 32:
         return call(f"{prefix}_to_{called_in_names(target)}", wide)
@@ -192,7 +192,7 @@ def as_bytes(emitter: SimtEmitter, op: AsBytes) -> None:
 
 
 def _registers(scope: LocalNames, op: Unpack | Pack, bytes_: int) -> tuple[Sym, list[Int]]:
-    """The loop over the bytes of a thread, and the register index of each of a byte's numbers."""
+    """Return the loop over the bytes of a thread, and the register index of each of a byte's numbers."""
     i = Sym(scope.name("i"), 0, bytes_ - 1)
     each = op.packed.per_byte
     return i, [add(mul(i, each), part) for part in range(each)]

@@ -120,7 +120,7 @@ def low_part(offset: Int) -> int:
 
 
 def _split(value: Int, own: Collection[Sym]) -> tuple[Int, Int]:
-    """The sum of the constant and the terms that depend on the thread, and the sum of the other terms."""
+    """Split a sum into the constant with the terms that depend on the thread, and the other terms."""
     parts, constant = parts_of(expand(value))
     mine = [mul(term, factor) for term, factor in parts if symbols(term) & set(own)]
     others = [mul(term, factor) for term, factor in parts if not symbols(term) & set(own)]
@@ -190,7 +190,7 @@ def read_rows(
 
 
 def _quotients(at: Int, loops: Sequence[Sym]) -> dict[FloorDiv, Sym]:
-    """The quotients of those loop indices that an offset uses only divided, each with a symbol for it."""
+    """Return the quotients of loop indices that an offset uses only divided, each with a symbol for it."""
     found: dict[FloorDiv, Sym] = {}
     for loop in loops:
         divided = {part for part in parts(at) if isinstance(part, FloorDiv) and part.left == loop}
@@ -425,7 +425,7 @@ def plan(
 
 
 def _load(emitter: SimtEmitter, op: Copy) -> None:
-    """Memory to registers."""
+    """Write a copy from memory to registers."""
     vector = op.vector or 1
     with emitter.scope(op, title(op, vector), emitter.participants(op.spread)) as scope:
         path, at = plan(scope, op.spread, vector)
@@ -443,7 +443,7 @@ def _load(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def _store(emitter: SimtEmitter, op: Copy) -> None:
-    """Registers to memory."""
+    """Write a copy from registers to memory."""
     vector = op.vector or 1
     guard = emitter.participants(op.spread, once=True)
     with emitter.scope(op, title(op, vector), guard) as scope:
@@ -491,12 +491,12 @@ def _convert(
 
 
 def _part(emitter: SimtEmitter, word: Code, dtype: DType, e: Sym) -> Code:
-    """An element of a word."""
+    """Return an element of a word."""
     return code("((const {}*)&{})[{}]", emitter.type(dtype), word, named(e.name))
 
 
 def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
-    """Memory to memory through registers: a batch of loads, then their stores."""
+    """Write a copy between memories through registers: a batch of loads, then their stores."""
     vector = op.vector or 1
     spread = op.spread
     guard = emitter.participants(spread, once=True)

@@ -72,7 +72,7 @@ FEW_BLOCKS = 3
 
 
 def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
-    """The signature, up to the opening brace, and its parameters."""
+    """Return the signature, up to the opening brace, and its parameters."""
     kernel, dialect = emitter.kernel, emitter.dialect
     alone = any(isinstance(op, Role) and op.registers is not None for op in kernel.walk())
     # Otherwise a compiler saves registers, and spills, so that more blocks run than shared memory allows.
@@ -144,7 +144,7 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
 
 @SIMT_RULES.rule(Barrier)
 def barrier(emitter: SimtEmitter, op: Barrier) -> None:
-    """All threads of the block wait, and their accesses to memory are ordered."""
+    """Write a barrier: all threads of the block wait, and their accesses to memory are ordered."""
     emitter.comment(op, "barrier")
     meet(emitter)
 
@@ -163,7 +163,7 @@ def meet(emitter: SimtEmitter) -> None:
 
 @SIMT_RULES.rule(WarpBarrier)
 def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
-    """The lanes of each warp wait."""
+    """Write a barrier of the lanes of each warp."""
     emitter.comment(op, "barrier of each warp")
     emitter.has_waited = False
     emitter.do(call(emitter.dialect.warp_barrier))
@@ -228,13 +228,13 @@ def role(emitter: SimtEmitter, op: Role) -> None:
 
 
 def _thread_from(emitter: SimtEmitter, start: Int) -> Code:
-    """The thread's index, counted from another thread of the block."""
+    """Return the thread's index, counted from another thread of the block."""
     index = Code(emitter.dialect.thread)
     return index if start == 0 else code("{} - {}", index, emitter.spell(start, tight=True))
 
 
 def _warps(op: Role) -> str:
-    """The warps of a role, in words."""
+    """Return the warps of a role, in words."""
     last = op.first + op.warps - 1
     warps = f"warps {op.first} to {last}" if last > op.first else f"warp {op.first}"
     return warps if op.index is None else f"{warps}, in {op.groups} groups"

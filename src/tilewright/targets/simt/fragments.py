@@ -25,7 +25,7 @@ class AtomLoops:
     """The loops over the atoms of a tiled MMA, and the first register of each atom's operands.
 
     Args:
-        loops: those with more than one turn, outermost first.
+        loops: the loops with more than one iteration, outermost first.
         a: first register of A.
         b: first register of B.
         c: first register of the accumulator.
@@ -38,7 +38,7 @@ class AtomLoops:
 
 
 def atom_loops(scope: LocalNames, op: Mma) -> AtomLoops:
-    """The loops over K, N and M, in this order."""
+    """Return the loops over K, N and M, in this order."""
     repeats_m, repeats_n = op.mma.repeats
     atom = op.mma.atom
     steps = op.a.fragment.shape[1] // atom.shape[2]
@@ -52,7 +52,7 @@ def atom_loops(scope: LocalNames, op: Mma) -> AtomLoops:
 
 
 def index(scope: LocalNames, name: str, count: int) -> Int:
-    """The index of a loop of ``count`` turns: 0 if there is only one."""
+    """Return the index of a loop of ``count`` iterations: 0 if there is only one."""
     return Sym(scope.name(name), 0, count - 1) if count > 1 else 0
 
 

@@ -45,7 +45,7 @@ def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 
 
 def registers_of(fragment: Value) -> int:
-    """32-bit registers of a thread that a fragment takes."""
+    """Return the 32-bit registers of a thread that a fragment takes."""
     return -(-fragment.fragment.distribution.size_values * fragment.dtype.bytes // 4)
 
 

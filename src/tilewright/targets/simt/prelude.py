@@ -41,7 +41,7 @@ TYPES = {
 
 
 def _of_packed(kind: DType) -> dict[str, str]:
-    """The conversions from the bits of a packed number, and to those of a packed float."""
+    """Return the conversions from the bits of a packed number, and to those of a packed float."""
     if not kind.is_float:
         return {
             f"{kind}_to_int": f"""
@@ -199,7 +199,7 @@ DEVICE T floor_remainder(T a, T b) {
 
 
 def _of_floats(real: str, suffix: str) -> dict[str, str]:
-    """Quotient and remainder of one float type, by the steps of NumPy and Python."""
+    """Return the quotient and remainder of one float type, by the steps of NumPy and Python."""
     return {
         f"floor_remainder_{real}": f"""
 DEVICE {real} floor_remainder_{real}({real} a, {real} b) {{

@@ -104,7 +104,7 @@ class RandomPlaces:
         self.of[op.result] = RandomPlace(at, index, along, lanes)
 
     def _integer(self, value: Value | float | Int, at: tuple[Sym, ...]) -> Int | None:
-        """A value as an integer expression of the coordinates; None if it is not one."""
+        """Return a value as an integer expression of the coordinates; None if it is not one."""
         if isinstance(value, int | Expr):
             return value
         op = self._made.get(value) if isinstance(value, Value) else None
@@ -121,7 +121,7 @@ class RandomPlaces:
         return found
 
     def _of_function(self, op: Elementwise, at: tuple[Sym, ...]) -> Int | None:
-        """The result of an integer function as an integer expression of the coordinates."""
+        """Return the result of an integer function as an integer expression of the coordinates."""
         given = op.operands_
         if op.function == "convert" and len(given) == 1:
             return self._integer(given[0], at)

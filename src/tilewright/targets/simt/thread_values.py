@@ -61,7 +61,7 @@ class Walk:
 
 
 def extent(loop: Sym) -> int:
-    """Number of iterations."""
+    """Return the number of iterations."""
     assert loop.high is not None
     return loop.high + 1
 
