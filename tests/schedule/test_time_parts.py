@@ -17,6 +17,7 @@ from tilewright.arch import Board
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.specimens import Specimen
 from tilewright.schedule.choice import candidates, choose
+from tilewright.schedule.family_estimates import COLUMN_US
 from tilewright.schedule.legality import with_fallback
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question
@@ -232,3 +233,11 @@ def test_times_that_overlap_take_the_longest_at_least_and_the_sum_at_most() -> N
     for _ in range(50):
         times: Sequence[float] = draw.uniform(0, 10, 3).tolist()
         assert max(times) <= joined(*times) <= sum(times)
+
+
+def test_a_column_takes_as_long_as_tensor_cores_need() -> None:
+    rates = SM_90A.rates
+    assert rates is not None
+    # 64 rows by one column along 128 bytes of bf16.
+    reached, peak = 2 * 64 * 64 / COLUMN_US, rates.tensor_flops["bf16"] * rates.boards[0].clock_mhz
+    assert 0.6 < reached / peak < 1

@@ -12,7 +12,7 @@ from tilewright.schedule.estimate import BULK, SCHEDULERS, Estimate
 from tilewright.schedule.load import Load, memory_us, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
 
-COLUMN_US = 0.00277
+COLUMN_US = 0.00277 / 2
 """Time of 64 rows by one column along 128 bytes of K on one multiprocessor; the same for all dtypes."""
 
 
@@ -50,7 +50,7 @@ class FormEstimate(Estimate):
         rounds = max(-(-tiles // processors), 1)
         steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth)) * self.depth
         asked = rows / beside * self.row_us[0] + columns / across * self.row_us[1]
-        multiply = rows / 64 * columns * COLUMN_US / 2 * len(question.form.products)
+        multiply = rows / 64 * columns * COLUMN_US * len(question.form.products)
         step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
         step *= 1 + self.promotion
         return rounds * (steps * step + self.tile_us), memory_us(question) * self.memory
@@ -161,7 +161,7 @@ class PackedEstimate(Estimate):
         most_warps: number of warps from which on more warps decode no faster.
         columns_as_decoding: number of columns that halve the rate.
         wide_rows: rows of a warp from which on it loads the other operand less often.
-        wider: rate of such a warp, relative to others.
+        wider: rate of a warp with these rows, relative to others.
         deep: depth of a tile along K from which on the rate is reached.
         shallow: rate of shallower tiles, relative to deep ones.
         clocks_per_us: clock of the multiprocessors.

@@ -64,7 +64,7 @@ FORMS = (
     *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
 
-SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
+SHARED_BYTES_PER_US = 128 / (COLUMN_US / 2)
 """Rate of the shared memory of a multiprocessor: 128 bytes in each clock.  A column takes two clocks."""
 
 PROMOTED_US = 0.1
@@ -73,9 +73,9 @@ PROMOTED_US = 0.1
 EQUAL, DEEP = 1.01, 4
 """Estimates up to this factor of the least count as equal; stages of a ring that hides the latency of loads.
 
-Of equal estimates, the largest tile with such a ring is first.  It loads least, and estimates leave out how
-fast shared memory is filled: an H200 multiplied two products of 64 groups of 512 rows, 4096 by 1408, at 400
-Tflop/s with 64 columns, and two of 8 groups of 1024 rows, 4096 by 14336, at 565 with 128.
+Of equal estimates, the largest tile with a ring of `DEEP` stages is first.  It loads least, and estimates
+leave out how fast shared memory is filled: an H200 multiplied two products of 64 groups of 512 rows, 4096 by
+1408, at 400 Tflop/s with 64 columns, and two of 8 groups of 1024 rows, 4096 by 14336, at 565 with 128.
 """
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
