@@ -1,3 +1,3 @@
 """Schedules, and their expansion of dataflow kernels to explicit kernels."""
 
-from tilewright.schedule import resources as resources  # its tables name what a schedule may say
+from tilewright.schedule import resources as resources  # its tables declare the values of fields

@@ -146,7 +146,7 @@ def _changed(
 ) -> Iterator[Candidate]:
     """The candidates with changed schedules, each schedule once; a change may leave a candidate out.
 
-    If all are left out, the first candidate is kept as it is: the rules of legality say what refuses it.
+    If all are left out, the first candidate is kept as it is, so that the rules of legality report reasons.
     """
     seen: set[Schedule] = set()
     first: Candidate | None = None
@@ -206,7 +206,7 @@ def _masked(question: Question, made: Schedule) -> Schedule:
 
 
 def _mirrored(question: Question, made: Schedule) -> Schedule | None:
-    """A legal schedule whose tile extents divide each other; None if its instruction has no such tile."""
+    """A legal schedule whose tile extents divide each other; None if its instruction needs larger tiles."""
     whole = replace(made, split_k=1, balanced=False, batches=1)
     is_cpu = owner(question.arch.name) is CPU
     if is_cpu or not square(made.tile[:2]):

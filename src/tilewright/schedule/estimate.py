@@ -307,7 +307,7 @@ class FmaEstimate(CopiesEstimate):
         hiding: power of the number of warps by which these cycles are divided.
         reading: cycles of each wavefront that is read from shared memory.
         copying: cycles of an access of a warp that copies an operand.
-        narrow: cycles of each such access in addition to those of 16 bytes a lane, if copies are narrower.
+        narrow: cycles of each of these accesses in addition to those of 16 bytes a lane, if it is narrower.
         storing: cycles of an access of a warp that stores results from registers.
         in_rows: factor of these cycles if results are stored in whole rows, through shared memory.
         starting: cycles of a block before its first step, for each of these copies of one warp in all stages.

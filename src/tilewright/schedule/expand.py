@@ -233,7 +233,7 @@ def _run(
         reduction: how the sums of the parts of K are added up.
         epilogue: how results are stored.
         form: the form of the computation.
-        scales: the numbers by which totals are multiplied after a loop.
+        scales: the factors of totals after a loop.
         inner: the operand that follows from the sums of each inner product, and its columns.
         sent: the shards of the result that are counted; None: nobody waits for the result.
     """

@@ -360,7 +360,7 @@ class SumInTotal:
         sum: the sum.
         total: the total.
         negative: whether it is subtracted.
-        scale: the number by which it is multiplied; None: 1.
+        scale: its factor, a number; None: 1.
     """
 
     sum: Sum
@@ -377,7 +377,7 @@ def _signs(flow: Flow) -> dict[int, SumInTotal]:
     terms: dict[int, list[SumInTotal]] = {}
 
     def terms_of(node: Node, dtype: DType) -> tuple[list[SumInTotal], Node | None]:
-        """The terms of an argument of an addition, and the number by which they are multiplied."""
+        """The terms of an argument of an addition, and their factor."""
         if used[id(node)] == 1 and node.dtype == dtype:
             if id(node) in terms:
                 return terms[id(node)], None

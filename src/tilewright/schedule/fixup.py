@@ -353,7 +353,7 @@ class TurnstileSums(Fixup):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """A reason against ``split_k="stream"``, whose blocks would wait for each other."""
+        """A reason against ``split_k="stream"``, whose blocks would run one after the other."""
         if facts.schedule.is_streamed:
             text = 'with split_k="stream" the first part of a share is the one that other blocks await'
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum

@@ -203,7 +203,7 @@ class TileOrder:
 class Partition:
     """The tiles of a block, one after the other; this base class has no tiles.
 
-    A subclass declares the schedules that it serves and what is against them, and yields `Work`.
+    A subclass declares the schedules that it serves and the reasons against them, and yields `Work`.
     """
 
     cuts_arrays = False

@@ -96,7 +96,7 @@ class Splitting:
 
     Args:
         split_k: as in a schedule; None: the rules choose.
-        reduction: as in a schedule; None: the one of `IN_ORDER` with the least estimated time.
+        reduction: as in a schedule; None: the reduction of `IN_ORDER` with the least estimated time.
         batch_invariant: whether K and the dtypes alone determine the order of additions, so that a row has
             the same bits among any other rows.
     """

@@ -33,7 +33,7 @@ PERIODS = 8
 """Largest number of parts of K whose order of addition is the same for all numbers of rows."""
 
 SHORTEST_PERIOD = 512
-"""Least number of elements along K of such a part; see `PERIODS`."""
+"""Least number of elements along K of these parts; see `PERIODS`."""
 
 
 # ---------------------------------------------------------------- a schedule that splits K

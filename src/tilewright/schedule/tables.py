@@ -403,8 +403,8 @@ def is_worth(entry: MeasuredSchedule, question: Question | LoopQuestion) -> bool
     """Whether a measured schedule should be faster than the rules' choice for another problem, too.
 
     An estimate says how the times of both change from the measured problem to this one.  The measured gain
-    must outweigh the difference by each estimate that knows both: that of `time_parts`, and the one by which
-    the rules order their proposals.  Without an estimate, as on CPUs and for loops that carry a state, the
+    must outweigh the difference by each estimate that knows both: that of `time_parts`, and that of the rules
+    for their proposals.  Without an estimate, as on CPUs and for loops that carry a state, the
     answer is yes.
 
     Args:

@@ -103,8 +103,8 @@ class RowGroups:
         dim: 0 for rows, 1 for columns, 2 for k.
         extent: rows of all groups.
         tile: rows of a tile.
-        starts: first row of each group; 0: all groups begin with row 0; None: a group begins with the end of
-            the one before.
+        starts: first row of each group; 0: all groups begin with row 0; None: a group begins at the end
+            of the previous group.
         block: rows of one unit of a bound.
     """
 

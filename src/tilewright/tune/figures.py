@@ -208,7 +208,7 @@ def draw_roofline(
         best: the name of the call to mark.
 
     Raises:
-        ToolchainError: matplotlib is not installed, or it writes no such files.
+        ToolchainError: as `new_figure` and `save`.
         OutputError: the file cannot be written.
     """
     figure = new_figure((7, 4.5))

@@ -43,7 +43,7 @@ def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
         tf32: whether f32 may be rounded to tf32.
 
     Returns:
-        No calls if the library has no such product.
+        No calls if the library does not multiply these matrices.
     """
     element = dtype(a.dtype)
     if target_named(target).memory == HOST:
