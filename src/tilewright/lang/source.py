@@ -189,9 +189,8 @@ class InstructionRange:
                     if accesses[0] == "load":
                         return True
                     break
-                target = _target(instruction)
-                if target is not None:
-                    waiting.append(bisect_left(offsets, target))
+                if instruction.opcode in _JUMPS:
+                    waiting.append(bisect_left(offsets, int(instruction.argval)))
                 if instruction.opname.startswith(_NO_NEXT):
                     break
                 at += 1
@@ -229,11 +228,6 @@ def instruction_at(frame: FrameType) -> dis.Instruction:
     offsets, found = instructions(frame.f_code)
     # f_lasti may point into the inline cache after the instruction.
     return found[max(bisect_right(offsets, frame.f_lasti) - 1, 0)]
-
-
-def _target(instruction: dis.Instruction) -> int | None:
-    """Return the jump target of an instruction, or None."""
-    return int(instruction.argval) if instruction.opcode in _JUMPS else None
 
 
 @lru_cache(maxsize=512)

@@ -84,8 +84,7 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
     unit = likely[-1] if likely else None
     if empty and (unit is None or not info.dtype.is_packed):
         unit = len(info.shape) - 1
-    # The largest number in the addresses of an array: an offset, or a stride, even of a dimension of extent
-    # 1.
+    # The largest number in the addresses of an array: an offset, or a stride, also along an extent of 1.
     steps = [abs(stride) for stride in info.strides]
     pairs = zip(info.shape, steps, strict=True)
     farthest = max((0 if empty else sum((extent - 1) * step for extent, step in pairs), *steps))

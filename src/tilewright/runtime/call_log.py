@@ -26,7 +26,7 @@ from tilewright.runtime.frameworks import ArrayInfo
 from tilewright.schedule.schedule import Schedule
 
 FORMAT = 1
-"""The version of the form of a line."""
+"""Version of the format of a line."""
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def compile_text(text: str, arch: str, name: str = "kernel", *, lines: bool = Fa
     ]
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _text(nvrtc, program, "ProgramLog")
+        log = _bytes(nvrtc, program, "ProgramLog").rstrip(b"\x00 \n").decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             # Add the source line after each message that names one.
             source, quoted = text.split("\n"), list[str]()
@@ -158,10 +158,6 @@ def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:
     data = bytes(size + 1)
     _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, data))
     return data[:size]
-
-
-def _text(nvrtc: Any, program: Any, what: str) -> str:
-    return _bytes(nvrtc, program, what).rstrip(b"\x00 \n").decode(errors="replace")
 
 
 def _resources(log: str) -> dict[str, int]:

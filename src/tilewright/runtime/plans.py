@@ -17,7 +17,7 @@ KEPT = 1024
 
 
 class Kept(Protocol):
-    """A record that launches something."""
+    """A record that holds prepared launches."""
 
     @property
     def prepared_launches(self) -> tuple[Prepared, ...]:

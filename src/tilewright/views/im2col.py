@@ -108,7 +108,7 @@ class Geometry(NamedTuple):
     def transforms(self, shape: Sequence[Int]) -> tuple[Transform, ...]:
         """Return the transforms that make the view of `im2col` out of a tensor of ``shape``.
 
-        Raises are those of `im2col`.
+        Raises the errors of `im2col`.
         """
         rank, count = len(shape), len(self.spatial)
         named = [self.batch, *self.spatial, self.channel, *(() if self.group is None else (self.group,))]

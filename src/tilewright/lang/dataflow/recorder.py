@@ -121,7 +121,7 @@ def sum_dtype(a: DType, b: DType) -> DType:
 
 
 def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
-    """Return the axes of a function's result: aligned at the last axis, equal spans or one span broadcast.
+    """Return the axes of a function's result: operands are aligned at their last axes, and None broadcasts.
 
     Raises:
         TraceError: two different spans meet.
