@@ -48,11 +48,11 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
         return tuple(Planes.of(name, seen[name], REAL, padded=True) for name in odd)
 
     def listed(call: Call, *given: Any) -> LaunchPlan:
-        plans.append(plan_behind(call, *given))
+        plans.append(plan_with_prepass(call, *given))
         return plans[-1]
 
-    plan_behind = Call.plan_behind
-    monkeypatch.setattr(Call, "plan_behind", listed)
+    plan_with_prepass = Call.plan_with_prepass
+    monkeypatch.setattr(Call, "plan_with_prepass", listed)
     monkeypatch.setattr(matmul, "planes_first", all_odd)
     return plans
 

@@ -216,10 +216,10 @@ class Evaluation:
         folds = {id(node.fold): node.fold for node in given.flow.walk() if isinstance(node, Folded)}
         turns = tuple(span for fold in folds.values() for span in fold.turns)
         self.batches = (*(span for span in given.flow.tiles if span.kind == BATCH), *turns)
-        # The current step and turn of each fold, and the current group.
+        # The range of indices of the current step and turn of each fold, and of the current group.
         self.runs: dict[Span, tuple[int, int]] = dict.fromkeys(turns, (0, 1))
         self.cells: dict[int, Array] = {}  # current values of cells
-        self._alike: dict[int, list[Folded]] = {}  # values of loops that each step of a fold would repeat
+        self._alike: dict[int, list[Folded]] = {}  # inner loops with the same result in each step of a fold
         self.cuts: dict[Span, tuple[int, int]] = {}  # the current group of each span with groups
 
     def results(self, rounded: bool) -> dict[str, Array]:
@@ -322,7 +322,7 @@ class Evaluation:
         return found
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
-        """Compute a value from its arguments; that of a fold is given with those of its other cells."""
+        """Compute a value from its arguments; those of a `Folded` are all cells and results of its fold."""
         ones = (1,) * (len(self.batches) + len(node.axes))
         match node:
             case Literal():
@@ -490,9 +490,10 @@ class Evaluation:
         return now
 
     def _fixed(self, fold: Fold, known: dict[int, Any]) -> dict[int, Any]:
-        """Return the values of loops that every step of a fold would repeat, by the `id` of value and loop.
+        """Compute the inner loops that have the same result in every step of a fold.
 
-        Such a loop has the span of the fold, and reads none of its cells.
+        Such a loop has the span of the fold, and reads none of its cells.  The key of a result is the `id` of
+        the value, and of its loop.
         """
         if id(fold) not in self._alike:
             cells, seen = {id(cell) for cell in fold.cells}, set[int]()
@@ -511,10 +512,10 @@ class Evaluation:
         return {key: known[key] for node in found for key in (id(node), id(node.fold))}
 
     def begun(self, fold: Fold) -> None:
-        """Receive a loop before its first step."""
+        """Hook of subclasses: called with a loop before its first step."""
 
     def assigned(self, fold: Fold) -> None:
-        """Receive a loop whose cells get the values of its steps."""
+        """Hook of subclasses: called with a loop after each step."""
 
     # ---------------------------------------------------------------- stores
 

@@ -368,12 +368,12 @@ def _fold(made: Fold) -> str:
 
 
 def _placeholders(made: Fold) -> list[Cell]:
-    """The cells of two parts in the merges that a fold states."""
+    """The cells that stand for two parts in the merges of a fold."""
     return [cell for one in made.merges if one is not None for cell in (one.first, one.second)]
 
 
 def _merges(made: Fold) -> str:
-    """Return the first error in the merges of a fold: a value of the cells of two parts, and of numbers."""
+    """Return the first error in the merges of a fold, which may use only cells of two parts and numbers."""
     if len(made.merges) != len(made.cells):
         return f"{len(made.merges)} merges of {len(made.cells)} cells"
     known = set(map(id, _placeholders(made)))
@@ -390,7 +390,7 @@ def _merges(made: Fold) -> str:
 
 
 def carried_rows(value: Node) -> set[Span]:
-    """Return the untiled dimensions of the state of a loop along which a value varies, if steps store."""
+    """Return the untiled spans of a loop's state along which a value varies; empty unless steps store."""
     loops = {id(node.fold): node.fold for node in walk(value) if isinstance(node, Folded)}
     cells = (cell for fold in loops.values() if fold.results for cell in fold.cells)
     spans = {axis for cell in cells for axis in cell.axes if axis is not None and axis.kind == STEPS}

@@ -22,10 +22,10 @@ BATCH, TILE, STEPS = "batch", "tile", "steps"
 """Kinds of spans: one index per block, a dimension cut into tiles, or a dimension that a loop sums over."""
 
 ALIAS = "alias"
-"""How flows print a span that is another name of a step."""
+"""Printed kind of a span that is an alias of a loop's span."""
 
 TURN = "turn"
-"""How flows print a span of kind `BATCH` around a loop, whose indices the loop takes one after the other."""
+"""Printed kind of a `BATCH` span around a loop: the loop runs once for each of its indices, in order."""
 
 
 EXACT, TF32, SUMMED = "exact", "tf32", "f32"
@@ -43,7 +43,7 @@ IN_FLOWS = "the flow of a compiled kernel, kernel.compile(...).flow, is made of 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True)
 class Span:
-    """A run of unknown length of one dimension.
+    """A range of indices of one dimension.  The schedule decides how many are computed at once.
 
     Args:
         name: the author's name, e.g. ``"m"``.
@@ -122,7 +122,7 @@ class Groups:
         ends: one more than the last index of each group.
         starts: the first index of each group; 0: all groups begin with index 0; None: group ``g`` begins with
             ``ends[g - 1]``, and the first one with 0.
-        block: number of indices for which these integers count 1.
+        block: number of indices per unit of ``starts`` and ``ends``.
     """
 
     index: Span
@@ -356,12 +356,12 @@ class Cell(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class CellMerge:
-    """How a cell of two parts of a fold merges: ``value`` of the cells of both parts.
+    """The merge of one cell of a fold from two adjacent parts.
 
     Args:
         first: the cell after the first part.
         second: the cell after the second part, which follows the first.
-        value: the cell after both parts; cells of both, and numbers, enter it.
+        value: the cell after both parts, computed from cells of the two parts and from numbers.
     """
 
     first: Cell
@@ -379,10 +379,9 @@ class Fold:
         cells: the carried values.
         steps: the next value of each cell.
         turns: spans of kind `BATCH` around it: the loop runs once for each of their indices, in order.
-        merges: for each cell how two parts merge, or None if the author does not state it; empty if none is
-            stated.
-        results: values that each step gives, which vary along the span or an alias of it.  Those of all steps
-            follow each other along this axis.
+        merges: the merge of each cell, or None if the author does not state it; empty if none is stated.
+        results: values that each step gives, which vary along the span or an alias of it.  The results of all
+            steps are concatenated along this axis.
     """
 
     span: Span
@@ -398,7 +397,7 @@ class Fold:
         return (*self.steps, *self.results)
 
     def places(self, axes: Sequence[Axis]) -> list[int]:
-        """The places of the span and of its aliases among some axes."""
+        """The indices of the axes that are the span or an alias of it."""
         return [place for place, axis in enumerate(axes) if axis is not None and self.span in (axis, axis.of)]
 
 
@@ -448,7 +447,7 @@ class Arrival:
         operand: the array.
         counters: an array of u32 with a counter for each shard.
         value: the value of a counter once its shard has arrived.
-        first: the shard whose tiles are computed first; those of the next shards follow, in a circle.
+        first: the shard whose tiles are computed first; the following shards come next, cyclically.
         location: the author's line.
     """
 
@@ -467,7 +466,7 @@ class Departure:
     Args:
         operand: the array that is stored.
         counters: an array of u32 with a counter for each shard, which counts up once the shard is complete.
-        first: the shard whose tiles are computed first; those of the next shards follow, in a circle.
+        first: the shard whose tiles are computed first; the following shards come next, cyclically.
         location: the author's line.
     """
 
@@ -535,7 +534,7 @@ class Flow:
 
     @property
     def round(self) -> Span | None:
-        """The span of the tiles that begins with a chosen shard and goes round; None without shards."""
+        """The span of tiles that are computed cyclically, from a chosen shard on; None without shards."""
         if self.departure is not None:
             return self.tiles[0]
         names = {one.operand.name for one in self.arrivals[:1]}
@@ -557,7 +556,7 @@ class Flow:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All that two equal flows share: each node is named by its place."""
+        """A key that equal flows share; it names each node by its number in the order of `walk`."""
         places: dict[int, int] = {}
         nodes = []
         for node in self.walk():
@@ -604,7 +603,7 @@ def walk(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
 
 
 def unified(values: Sequence[Node]) -> list[Node]:
-    """Return values in which equal computations are one node."""
+    """Return the values with equal computations merged into one node."""
     made: dict[int, Node] = {}
     places: dict[int, int] = {}
     known: dict[Any, Node] = {}

@@ -189,7 +189,7 @@ class _FlowParser(TextReader):
         return made
 
     def merge(self, given: list[ast.expr], cell: Cell) -> CellMerge | None:
-        """Read how a cell of two parts merges; nothing if the text does not state it."""
+        """Read the merge of a cell; None if the text does not state it."""
         if not given:
             return None
         first, second, value = given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields
+from functools import cached_property
 from typing import Any
 
 from tilewright.calls import layouts
@@ -48,7 +49,7 @@ CONVERSIONS = ("convert", "saturate", "bitcast")
 
 
 def spelled_function(name: str) -> str:
-    """Return a function as flows spell it: Python has the words ``and`` and ``or``."""
+    """Return the printed name of a function; Python's keywords ``and`` and ``or`` get an underscore."""
     return f"{name}_" if name in WORDS else name
 
 
@@ -300,9 +301,9 @@ class _FlowPrinter:
         """Return whether a value is a number that every use prints inline, with its dtype implied there."""
         return isinstance(node, Literal) and not node.axes and id(node) not in self.needed
 
-    @property
+    @cached_property
     def needed(self) -> set[int]:
-        """Return the literals whose dtype differs from that of the arguments next to them."""
+        """The `id` of each literal whose dtype differs from that of the arguments next to it."""
         found: set[int] = set()
         uses: list[tuple[Node, DType]] = [(store.value, store.operand.dtype) for store in self.flow.stores]
         for node in self.flow.walk():

@@ -59,10 +59,10 @@ ARRAYS = (
 """The arrays of `attention_backward`."""
 
 GRADIENTS = {"dq": "q", "dk": "k", "dv": "v"}
-"""Its results, each with the shape of an array."""
+"""The results of every call, each with the array that has its shape."""
 
 OF_TERMS = {"dbias": "bias", "dsinks": "sinks"}
-"""Results that a call asks for, likewise."""
+"""The optional results, each with the array that has its shape."""
 
 ROW_UNIT = 4
 """Rows in scratch memory begin at multiples of this number of f32 elements: bulk copies need 16 bytes."""
@@ -283,7 +283,7 @@ def plan_attention_backward(
         of: Mapping[str, str] = MappingProxyType({}),
         own: tuple[int, ...] = (),
     ) -> Launch:
-        """A launch on views of the call's arrays: ``of`` has the names of arrays that are not their own."""
+        """A launch on views of the call's arrays; ``of`` maps a view's name to its array's if they differ."""
         places, arrays = [], []
         for name, info in seen.items():
             place = whole = of.get(name, held.get(name, name))
@@ -347,9 +347,7 @@ def plan_attention_backward(
                 else info
                 for name, info in seen.items()
             }
-            seen |= {
-                name: by_head[name] for name in ("q_offsets", "q_offsets, ends")
-            }  # also those of keys, perhaps
+            seen |= {name: by_head[name] for name in ("q_offsets", "q_offsets, ends")}
         heads = rows[1]
         parts = scratch.take(infos["lse"], (batches, heads))
         if batches:

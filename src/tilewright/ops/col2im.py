@@ -37,13 +37,13 @@ TILE = 2048
 """Elements of the image that a block writes."""
 
 MOST_CHANNELS = 64
-"""Channels of the tile of a block, at most."""
+"""Most channels of a block's tile."""
 
 THREADS = 128
 """Threads of a block of a GPU."""
 
 VECTOR_BYTES = 16
-"""Bytes that a thread reads at once, at most."""
+"""Most bytes that a thread reads at once."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -140,7 +140,7 @@ def plan_col2im(
     target: str | None,
     located: Sequence[Located] = (),
 ) -> LaunchPlan:
-    """Check the arguments of `col2im`, most of them named as there, and plan its launches."""
+    """Check the arguments of `col2im`, and plan its launches; ``how`` has those of `im2col`."""
     call = Call.of("col2im", {"columns": columns, "out": out}, ("columns",), located)
     if accumulate and out is None:
         raise LaunchError(
@@ -241,11 +241,11 @@ def _columns(columns: ArrayInfo, image: ArrayInfo, windows: Sequence[Window]) ->
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a block shares out its tile of the image.
+    """A block's tile of the image, and its distribution over the threads.
 
     Args:
-        rows: positions of the image.
-        channels: channels of a group.
+        rows: positions of the image in a tile.
+        channels: channels of a tile.
         vector: neighbouring channels of a thread.
         on_host: whether a block is one thread.
     """
@@ -264,7 +264,7 @@ class Blocks:
 
     @property
     def spread(self) -> Distribution:
-        """Which thread sums which elements."""
+        """The map of the tile's elements to threads."""
         tile = (self.rows, self.channels)
         if self.on_host:
             return raked(tile, (1, 1), 1, 1)

@@ -255,7 +255,7 @@ def multiplied(
     alpha = beta = 1 + 0j
     try:
         alpha, beta = complex(numbers[0]), complex(1 if numbers[1] is None else numbers[1])
-    except OverflowError:  # of an integer: the plan says which
+    except OverflowError:  # an integer is too large: planning refuses it by name
         are_pairs = False
     if are_pairs:
         passed = (alpha.real, alpha.imag, beta.real, beta.imag, *dropped.numbers)
@@ -278,7 +278,7 @@ def multiplied(
 
 
 def _result(arrays: Sequence[Any]) -> Any:
-    """The result, of the arrays of a call that was replayed."""
+    """The result among the arrays of a replayed call."""
     re, im = arrays[6:8]
     return re if im is None else (re, im)
 
@@ -310,7 +310,7 @@ class ComplexProduct:
     Args:
         asked: the arguments of the call other than its arrays.
         seen: the real and imaginary parts by name, as the kernel sees them.
-        pose: the product of matrices, or the contraction if an array is seen through a view.
+        pose: the product of matrices, or the contraction if an array needs a view.
         number: the dtype in which alpha and beta are multiplied.
         alpha: the factor of the sums; 1 if the caller's is 0, because K is 0 then.
         beta: the factor of the addend.
@@ -392,7 +392,7 @@ class ComplexProduct:
             multiply = four_products(len(self.pose.batch), self.number, together, rare)
         else:
             multiply = three_products(len(self.pose.batch), self.number, rare)
-        # What is not added is not read, and the result stands for it.
+        # The result replaces an absent addend, which the kernel does not read.
         names = [one if one in there else "out" for one in (*strategy.operands, *RESULTS)]
         names += [one for one in FACTOR if one in there]
         joined: list[tuple[str, Callable[[Strided], Strided]]]
@@ -423,7 +423,7 @@ class ComplexProduct:
         return (*found, DropoutMask("out", self.order)) if self.order else found
 
     def _together(self, strategy: ComplexStrategy) -> Together:
-        """Axes of the operands of four products that are copied with both parts at once, in 8 or 16 bytes."""
+        """The axes of A, and of B, if copies move both parts of a number in 8 or 16 bytes; otherwise ""."""
         if strategy.operands != OPERANDS or strategy.contraction is not None:
             return ("", "")
         planes = {one.name for one in strategy.planes}
@@ -560,10 +560,10 @@ def _shape(parts: Mapping[str, Parts], asked: ComplexWanted) -> tuple[Subscripts
 def _pose(
     arrays: Mapping[str, Strided], axes: Subscripts | None, asked: ComplexWanted
 ) -> tuple[Problem | Contraction, Mapping[str, MatrixBatch], tuple[int, ...]]:
-    """The product of matrices, or the contraction if an array needs a view.
+    """Return the product of matrices, or the contraction if an array needs a view.
 
-    Also the extents and strides of its arrays, and the order of the result's dimensions if elements are
-    dropped.
+    Return the shapes and strides of its arrays, and the order of the result's dimensions if elements are
+    dropped, too.
     """
     layouts = {name: MatrixBatch(one.info.shape, one.info.strides) for name, one in arrays.items()}
     drops, multiplies = asked.dropped.probability > 0, asked.alpha != 0

@@ -176,18 +176,19 @@ def _refuse(op: str, out: str, name: str, mine: ArrayInfo, theirs: ArrayInfo) ->
 
 # ---------------------------------------------------------------- both parts of a number moved as one
 #
-# A result whose parts lie side by side takes one store for both, in whole rows where bulk copies store.
+# If both parts of a result's numbers are adjacent in memory, one store writes both, and bulk copies store
+# whole rows.
 
 
 MOVED = {"f16": dtypes.i32, "f32": dtypes.f64}
-"""Dtypes as which copies move a pair of parts: they have its size, and bulk copies support them."""
+"""Dtype as which copies move a pair of parts: it has the pair's size, and bulk copies support it."""
 
 BITS = {"f16": (dtypes.i16, dtypes.i32), "f32": (dtypes.i32, dtypes.i64)}
 """Integers with the number of bits of a part, and of a pair."""
 
 
 def are_paired(re: ArrayInfo, im: ArrayInfo) -> bool:
-    """Whether both parts lie side by side, each pair at a multiple of its size, and are moved as one.
+    """Whether copies can move both parts of a number as one element; see `are_together`.
 
     Args:
         re: the real parts.
@@ -197,16 +198,16 @@ def are_paired(re: ArrayInfo, im: ArrayInfo) -> bool:
 
 
 def are_together(re: ArrayInfo, im: ArrayInfo) -> bool:
-    """Whether both parts lie side by side, each pair at a multiple of its size.
+    """Whether both parts of each number are adjacent in memory, and each pair is aligned to its size.
 
     Args:
         re: the real parts.
         im: the imaginary parts.
     """
     steps = zip(re.shape, re.strides, im.strides, strict=True)
-    beside = all(one == other and one % 2 == 0 for extent, one, other in steps if extent > 1)
+    are_even = all(one == other and one % 2 == 0 for extent, one, other in steps if extent > 1)
     size = re.dtype.bytes
-    return beside and im.pointer == re.pointer + size and re.pointer % (2 * size) == 0
+    return are_even and im.pointer == re.pointer + size and re.pointer % (2 * size) == 0
 
 
 def as_pairs(re: Strided, dtype: DType | None = None) -> Strided:

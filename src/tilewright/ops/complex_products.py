@@ -38,7 +38,8 @@ FACTOR = ("multiply", "multiply_im")
 """The parts of the factor of the result. A kernel declares them only if the call has them."""
 
 TERMS = ("alpha", "turn", "c", "turn c")
-"""Alpha is not 1; it has an imaginary part; something is added; beta has an imaginary part."""
+"""Terms after the sums: a factor alpha other than 1, an imaginary part of alpha, an addend, an imaginary part
+of beta."""
 
 NUMBERS = ("alpha_re", "alpha_im", "beta_re", "beta_im")
 
@@ -49,7 +50,7 @@ APART: Pairs = (None, None)
 """Real and imaginary parts are separate arrays."""
 
 Together: TypeAlias = tuple[str, str]
-"""Axes of A, and of B, without batches, if it is one array with a last dimension of both parts; else "".
+"""The axes of A, and of B, without batches, if one array has both parts as a last dimension; otherwise "".
 
 The last axis is contiguous in memory, so that copies of neighbouring threads are neighbours.
 """
@@ -73,7 +74,7 @@ class ComplexFactor(EndingTerm):
     """Multiplies by complex numbers.
 
     Args:
-        conjugate: whether by their conjugates.
+        conjugate: whether it multiplies by the conjugates.
         part: dtype of the parts if they are interleaved in the first array of `FACTOR`; None: each array has
             one part.
     """
@@ -118,8 +119,8 @@ def by_four(conjugates: Conjugates) -> Algebra:
 def by_three(conjugates: Conjugates) -> Algebra:
     """The algebra by three, ``P1 = Ar Br``, ``P2 = Ai Bi`` and ``P3 = (Ar + sa Ai) (Br + sb Bi)``.
 
-    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``: the surplus of the third product is
-    subtracted again, so that an imaginary part loses as many bits as it is smaller than that product.
+    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``.  The subtractions cancel leading
+    bits of ``P3``: an imaginary part that is ``2**n`` times smaller than ``P3`` loses n bits.
 
     Args:
         conjugates: which operands are conjugated.
@@ -225,8 +226,8 @@ def three_products(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kern
 def products_of_halves(rank: int, number: DType, *, both: bool = True, rare: tuple[str, ...] = ()) -> Kernel:
     """`four_products` of parts that are split in halves; see `Algebra.in_halves`.
 
-    ``Ar[m, k] = (a1 + a2)[m, k] * p[m] ** 2``, and so are ``Ai`` of ``a1_im`` and ``a2_im``, with the same
-    ``p``; of B likewise, with ``q[n]``.
+    ``Ar[m, k] = (a1 + a2)[m, k] * p[m] ** 2`` and ``Ai[m, k] = (a1_im + a2_im)[m, k] * p[m] ** 2``.  The
+    parts of B have the unit ``q[n]``.
 
     Args:
         rank: number of batch dimensions.

@@ -1,4 +1,4 @@
-"""Complex numbers of f32 as halves of 11 bits, which tensor cores multiply: the kernel that makes them.
+"""The kernel that splits complex numbers of f32 into halves of 11 bits, which tensor cores multiply.
 
 This differs from `splitting` in two ways.  Real and imaginary parts of a row share a scale, because their
 products are added up together.  The halves are contiguous along the rows, so that stages of 32 elements along
@@ -40,7 +40,7 @@ LANES = 32
 """Lanes of a warp."""
 
 SHALLOW = 1024
-"""Elements along K, at most, of operands that few blocks split: they take deeper tiles of fewer rows."""
+"""Largest K of operands that few blocks split, in deeper tiles of fewer rows."""
 
 GAP = 2
 """Padding of each row of a tile in shared memory, in halves, which puts neighbours along K in other banks."""
@@ -106,8 +106,8 @@ ARRAYS = ("re", "im", "re_high", "re_low", "im_high", "im_low")
 def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     """``x[..., r, k] = (x_high + x_low)[..., r, k] * x_unit[..., r] ** 2`` of both parts of both operands.
 
-    Infinities and NaN are found in the first half, and scale nothing.  Without ``both`` the second halves are
-    not written.
+    The first half of an infinity or NaN is the number itself; these numbers do not affect the scale.  Without
+    ``both`` the second halves are not written.
 
     Args:
         rank_a: number of batch dimensions of A.
@@ -151,7 +151,7 @@ def _split(arrays: Sequence[Tensor], number: Index, tiling: PartsTiling, turning
         for part in _parts(re, im, (r, k), tiling):
             size = absolute(part)
             largest.assign(maximum(largest, where(size <= FINITE, size, 0.0)))
-    # Of a row that several warps hold, they tell each other.
+    # Warps that hold parts of a row exchange their maxima through shared memory.
     told = None if tiling.turned else tw.shared((tiling.rows, tiling.warps), dtypes.f32)
     scale, one = units_of(reduce_max(largest, 1, scratch=told))
     tw.copy(one, unit.tile((tiling.rows,), (r,)).unmerge(0, (tiling.rows, 1)))

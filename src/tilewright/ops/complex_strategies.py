@@ -77,7 +77,8 @@ class Halves:
         of_b = name == "b"
         *batch, rows, depth = turned(problem.operands[name].shape, of_b)
         *lead, row_step, depth_step = turned(infos[name].strides, of_b)
-        own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]  # one of what repeats
+        # A batch with stride 0 is stored once.
+        own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]
         pitch = -(-rows // UNIT) * UNIT
         steps = [bool(step) * pitch * depth * prod(own[at + 1 :]) for at, step in enumerate(lead)]
         unit_steps = [bool(step) * rows * prod(own[at + 1 :]) for at, step in enumerate(lead)]
@@ -244,10 +245,10 @@ class Doubled:
             conjugates: which operands are conjugated.
         """
         pairs = {one: (infos[one], infos[one + IMAGINARY]) for one in ("a", "b", "out")}
-        beside = all(re.dtype == dtypes.f16 and are_paired(re, im) for re, im in pairs.values())
-        if problem.batch or not beside:
+        are_pairs = all(re.dtype == dtypes.f16 and are_paired(re, im) for re, im in pairs.values())
+        if problem.batch or not are_pairs:
             return None
-        for info in (infos["a"], infos["out"]):  # bulk copies carry rows of pairs that follow each other
+        for info in (infos["a"], infos["out"]):  # bulk copies need contiguous rows of pairs
             step, in_row = info.strides
             if in_row != 2 or step % UNIT or info.pointer % (UNIT * dtypes.f16.bytes):
                 return None
@@ -467,12 +468,12 @@ def strategy_for(
     # Hopper's multiply reads f32 from memory and cuts it off to tf32.
     truncates = how.atom.rounding == "truncate" if isinstance(how, Schedule) else "wgmma" in arch.features
     cuts_off = precision == TF32 and truncates
-    k_major = cuts_off or (precision == TF32 and "wgmma" in arch.features)  # as its multiply takes them
+    k_major = cuts_off or (precision == TF32 and "wgmma" in arch.features)  # wgmma takes no other tf32
     is_f32 = precision == EXACT and infos["a"].dtype == dtypes.f32
     by_adds = is_f32 and "cp_async" in arch.features and not isinstance(how, Schedule)
     is_shallow = by_adds or _is_shallow(how, infos["a"].dtype, method, arch)
     major = "k" if k_major else "mn" if is_shallow else ""
-    strided = list[str]()  # operands that bulk copies cannot carry, or threads not in 16 bytes
+    strided = list[str]()  # operands that bulk copies, or threads' copies of 16 bytes, cannot load
     for name in ("a", "b"):
         dim = (-1 if (name == "a") == (major == "k") else -2) if major and not by_adds else None
         if not all(is_dense(infos[name + end], dim) for end in PLANES[:2]):

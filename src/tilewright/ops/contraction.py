@@ -40,7 +40,7 @@ from tilewright.runtime.kernel import Kernel
 # ---------------------------------------------------------------- subscripts
 
 ELLIPSIS = "..."
-"""In subscripts: all axes that have no letter, which are broadcast from the last one on."""
+"""Stands in subscripts for all axes without a letter, which are broadcast, aligned at the last one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Subscripts:
 
 
 def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
-    """Subscripts as NumPy has them, of two operands.
+    """Read the subscripts of two operands, in the notation of NumPy.
 
     Args:
         text: such as ``"bik,kj->bij"``; without an arrow the result has the letters that occur once, in
@@ -162,7 +162,7 @@ AFTER_SUMS = (*ADDED, "scale")
 
 @dataclass(frozen=True)
 class Seen:
-    """How a kernel sees an array: a dimension for each of its batches, then those of its groups of axes.
+    """A kernel's view of an array: a dimension for each of its batches, then those of its groups of axes.
 
     A group has one dimension, and one more for each inner axis with a separate stride.
 
@@ -192,9 +192,9 @@ class Contraction:
 
     Args:
         batch: number of batch dimensions, which are taken index by index.
-        seen: how each array is seen, by name, in the order of the kernel.
-        order: the dimensions of the seen result, in the order of its subscripts; empty if nothing depends on
-            the positions of elements.
+        seen: the view of each array, by name, in the order of the kernel.
+        order: the dimensions of the result's view, in the order of its subscripts; empty if nothing depends
+            on the positions of elements.
     """
 
     batch: int
@@ -207,14 +207,14 @@ class Contraction:
         return (*IN_KERNEL, *(name for name in RARE_ARRAYS if name in dict(self.seen)))
 
     def of(self, name: str) -> Seen:
-        """How an array is seen; the result replaces an absent array."""
+        """The view of an array; the result replaces an absent array."""
         found = dict(self.seen)
         return found.get(name, found["out"])
 
 
 @dataclass(frozen=True)
 class Posed:
-    """A contraction, and the extents and strides of its arrays as they are seen.
+    """A contraction, and the shapes and strides of its arrays' views.
 
     Args:
         contraction: the contraction that the kernel computes.
@@ -238,7 +238,8 @@ def extents_of(named: Subscripts, a: tuple[int, ...], b: tuple[int, ...]) -> dic
         b: shape of the second operand.
 
     Raises:
-        LaunchError: extents of two arrays that differ, and neither of them is 1; or of one array that differ.
+        LaunchError: along one axis, the operands have different extents, and neither is 1; or the axes of a
+            diagonal have different extents.
     """
     found: dict[str, int] = {}
     for name, shape in (("a", a), ("b", b)):
@@ -343,7 +344,7 @@ def check_no_view(made: Contraction) -> None:
 def posed(
     named: Subscripts, arrays: Mapping[str, MatrixBatch], *, indexed: bool = False, multiplies: bool = True
 ) -> Posed:
-    """The contraction that arrays pose.
+    """The contraction of arrays, as a kernel computes it.
 
     Args:
         named: the labels of axes.
@@ -390,7 +391,7 @@ def posed(
 
 
 def _places(axes: Axes) -> tuple[int, ...]:
-    """The dimensions of the seen result, in the order of its subscripts."""
+    """The dimensions of the result's view, in the order of its subscripts."""
     pieces = [piece for group in "mn" for piece in merged(axes.groups[group], ("out", INDEX))]
     steps = [dim.steps[INDEX] for dim in (*axes.batch, *pieces)]
     return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
@@ -409,7 +410,7 @@ def _steps(label: str, named: Subscripts, arrays: Mapping[str, MatrixBatch]) -> 
 
 
 def _seen(name: str, axes: Axes) -> tuple[Seen, MatrixBatch]:
-    """How an array is seen: a view with as few dimensions as its strides allow."""
+    """The view of an array with as few dimensions as its strides allow."""
     is_out = is_part_of(name, "out")
     whole = [number for number, dim in enumerate(axes.batch) if dim.steps[name] or is_out]
     dims = [axes.batch[number] for number in whole]
@@ -449,7 +450,7 @@ def contraction(made: Contraction, number: DType) -> Kernel:
     Scales of A and B may multiply the sums.
 
     Args:
-        made: how the arrays are seen.
+        made: the views of the arrays.
         number: the dtype of everything but the sums, and of alpha and scale.
     """
 
@@ -469,7 +470,7 @@ def contraction_in_halves(made: Contraction) -> Kernel:
     """The contraction of operands that are split in halves, as in `products.in_halves`.
 
     Args:
-        made: how arrays are seen; the operands through no view.
+        made: the views of the arrays; the operands' have no inner axes.
     """
     declared, batch_of_a, batch_of_b = dict[str, str](), *(made.of(name).lead for name in "ab")
     for name in "ab":

@@ -40,13 +40,13 @@ DOT_LANES = 32
 """Threads of a block of the second launch."""
 
 DOT_FROM = 2**19
-"""Least length of vectors that are read as matrices: an H200 needs 90 us for 2**22 elements as they are."""
+"""Least length of vectors that are read as matrices.  As vectors, an H200 needs 90 us for 2**22 elements."""
 
 DOT_DTYPES = (dtypes.f16, dtypes.bf16, dtypes.f32)
 """Dtypes whose products are added up in f32."""
 
 DOT_LEFT = DOT_ROWS * DOT_UNIT_BYTES // min(kind.bytes for kind in DOT_DTYPES)
-"""Elements of a vector that fill no row, at most."""
+"""Most elements at the end of a vector that its matrix does not have."""
 
 
 @kernel(squares="L R", a="L T", b="L T", out="L U")

@@ -204,7 +204,7 @@ def einsum(
 
 
 def _numbers_apart(alpha: complex, scales: Sequence[Any]) -> tuple[complex, list[Any], str]:
-    """Alpha times the scales that are numbers; the array of each scale, or None; and the factors' names."""
+    """Return alpha times the scales that are numbers, the arrays of other scales, and the factors' names."""
     arrays, names = list[Any](), ["alpha"]
     for name, scale in zip(SCALES, scales, strict=True):
         number = None if scale is None else number_of("einsum", name, scale)

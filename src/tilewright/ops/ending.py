@@ -1,4 +1,4 @@
-"""Endings of products: named terms, from the results of an algebra to the stores.
+"""Endings of products: the terms between the sums of an algebra and the stores.
 
 A term takes a tile of each result (one, or the real and the imaginary part) and returns the same number of
 tiles.  It names arrays as `tiled_product` does, and numbers by their names in the kernel.
@@ -59,7 +59,7 @@ class Addend(EndingTerm):
     Args:
         arrays: an array for each result.
         numbers: the number, or both parts of a complex one; empty: 1.
-        conjugate: whether the second array changes its sign.
+        conjugate: whether the second array, of imaginary parts, is negated.
     """
 
     arrays: tuple[str, ...]
@@ -179,7 +179,7 @@ class Multiplier(EndingTerm):
 
 @dataclass(frozen=True)
 class DropoutMask(EndingTerm):
-    """Sets elements to 0 by their numbers in the result, and scales the others.
+    """Sets random elements to 0, chosen by their numbers in the result, and scales the others.
 
     Args:
         result: the array of the result.
@@ -236,7 +236,7 @@ class AxisReductions(EndingTerm):
 
 @dataclass(frozen=True)
 class Wrapping(EndingTerm):
-    """Truncates integers to the bits of the result; booleans become whether any product is true."""
+    """Truncates integers to the bits of the result; for booleans, compares the sum with 0."""
 
     result: str
 
@@ -285,7 +285,8 @@ class LateTerms:
     """The constants of the terms after the activation.
 
     Args:
-        derivative: the activation whose derivative at ``multiply`` is the factor; None: ``multiply`` is.
+        derivative: the activation whose derivative at ``multiply`` is the factor; None: the factor is
+            ``multiply`` itself.
         order: the dimensions of the result, as the kernel sees them, in the order that numbers its elements
             for dropout; empty: no element is dropped.
         saturates: whether the result stays in the finite range of its dtype.

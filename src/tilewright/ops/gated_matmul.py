@@ -67,7 +67,7 @@ IN_KERNEL = ("a", "b", "c", *SCALES, *BIASES, "out")
 """The arrays of the kernel, in its order. ``out`` stands for an absent array, which is not read."""
 
 GATED = Algebra(((0, 0, 0, 1), (0, 1, 1, 1)), (((0, 1),), ((1, 1),)))
-"""A by the two parts of the second operand, B and C."""
+"""The algebra of A times both parts of the second operand, B and C."""
 
 _PLANS: Plans[Replay] = Plans()
 

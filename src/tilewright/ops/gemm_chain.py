@@ -41,7 +41,7 @@ ROWS = 128
 """Rows of a tile, on most machines."""
 
 OCCUPIED = 0.75
-"""Share of the processors that have a tile."""
+"""Share of the processors that need a tile for one kernel to pay, on machines without estimates."""
 
 FEW_COLUMNS = 1024
 """Columns of the first product up to which one block takes less time than two launches."""
@@ -89,14 +89,14 @@ ARRAYS = ("a", "b", "c", "out")
 OUT = ARRAYS.index("out")
 
 TERMS = ("bias_b", "bias_c", "multiply", "residual")
-"""The arrays that follow one of the products."""
+"""The arrays of terms after one of the products."""
 
 FIRST = {"a": "a", "b": "b", "out": OWN, "bias": "bias_b"}
 SECOND = {"a": OWN, "b": "c", "out": "out", "bias": "bias_c", "multiply": "multiply", "residual": "residual"}
 """The arrays of each product of two, by their names in `matmul`; `OWN` is the first result."""
 
 SCRATCH_UNIT = 256
-"""Bytes of which offsets of arrays in scratch memory are multiples."""
+"""Alignment in bytes of arrays in scratch memory."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -242,7 +242,7 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         if words.fused:
             return call.plan(whole)
 
-    # Otherwise two products; the first result lies in scratch memory, before that of either product.
+    # Two products.  Scratch memory has the first result, then the arrays of each product's prepass.
     info = infos["a"]
     middle_shape = (*info.shape[:-1], infos["b"].shape[-1])
     strides = tuple(prod(middle_shape[dim + 1 :]) for dim in range(len(middle_shape)))
@@ -273,7 +273,7 @@ def _placed(launch: Launch, names: Mapping[str, str], offset: int) -> Launch:
     Args:
         launch: the launch.
         names: the chain's names of the product's arrays.
-        offset: the address in scratch memory of what the product's own prepass writes.
+        offset: offset in scratch memory of the arrays that the product's prepass writes, in bytes.
     """
     arrays = (
         Strided(one.array, replace(one.info, pointer=one.info.pointer + offset)) if name == OWN else one
@@ -386,7 +386,7 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise DTypeError(f"gemm_chain: {listed}; nearest legal choice: one dtype")
-    if kinds["a"] not in (*FUSED, f64):  # the first product of others is of another dtype
+    if kinds["a"] not in (*FUSED, f64):  # the first product of other dtypes has another dtype than c
         known = ", ".join(map(str, (*FUSED, f64)))
         raise DTypeError(f"gemm_chain of {kinds['a']}; nearest legal choice: one of {known}")
     a, b, c = (infos[name].shape for name in ("a", "b", "c"))

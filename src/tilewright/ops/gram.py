@@ -28,7 +28,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import HOST, TARGETS
 
 SIDE = 128
-"""Rows and columns of a tile of the larger GPUs' products, about."""
+"""Approximate rows and columns of a tile on large GPUs."""
 
 _PLANS: Plans[Replay] = Plans()
 
@@ -106,7 +106,7 @@ def gram(
     def first(located: Sequence[Located]) -> Done:
         given = dict(zip(PLAIN, arrays, strict=True))
         shape = getattr(a, "shape", None)
-        rank = len(shape) if isinstance(shape, tuple) else 2  # of what is no array: refused by the call
+        rank = len(shape) if isinstance(shape, tuple) else 2  # `multiplied` refuses other objects
         if rank < 2:
             near = "a matrix, a[:, None] or a[None, :]"
             raise LaunchError(f"gram: a has shape {shape}; nearest legal choice: {near}")

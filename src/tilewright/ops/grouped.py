@@ -25,7 +25,7 @@ from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
 
 LISTS = "tilewright.ops.lists:product_of_lists"
-"""Multiplies lists of arrays. Imported when the first are multiplied."""
+"""Multiplies lists of arrays. Imported at the first call with lists."""
 
 OP = "grouped_matmul"
 """The operation's name in messages."""
@@ -278,7 +278,7 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], wanted: Mapping[str, str]) -> 
         The extent of each axis.
 
     Raises:
-        LaunchError: they do not.
+        LaunchError: an array has another rank or another extent.
         DTypeError: ends that are no integers of 32 or 64 bits.
     """
     known: dict[str, tuple[int, str]] = {}

@@ -60,7 +60,7 @@ class Call:
         arrays: the arrays, by name.
         infos: their descriptions.
         backend: the backend that serves them; `serve` sets it.
-        fresh: allocates the results that the caller did not pass, with their numbers in ``names``.
+        fresh: allocators of the results that the caller did not pass, with their indices in ``names``.
         clear: pairs of the caller's arrays that must share no memory, for replays.
         inside: arrays that begin inside another array of the call: its name, and an offset in bytes.
     """
@@ -217,7 +217,7 @@ class Call:
 
         Args:
             names: the arrays of the kernel.
-            others: what replaces an absent array; default: ``out``.
+            others: the replacement of each absent array; default: ``out``.
         """
         there = self.there
         return tuple(name if name in there else others.get(name, "out") for name in names)
@@ -227,12 +227,14 @@ class Call:
         result = self.arrays.get("out") if result is None else result
         return LaunchPlan(self, tuple(launches), result, **more)
 
-    def plan_behind(self, before: Prepass, product: Launch, scratch_bytes: int, reason: str) -> LaunchPlan:
-        """Make a plan of a prepass and a product, which reads what the prepass writes.
+    def plan_with_prepass(
+        self, before: Prepass, product: Launch, scratch_bytes: int, reason: str
+    ) -> LaunchPlan:
+        """Make a plan of a prepass, and of a product that reads the arrays that the prepass writes.
 
         Args:
-            before: writes arrays.
-            product: the product on the caller's arrays; the written arrays replace those of their names.
+            before: the prepass.
+            product: the product on the caller's arrays; arrays of the prepass replace those with their names.
             scratch_bytes: bytes of scratch memory.
             reason: why the call needs both.
         """
@@ -252,7 +254,7 @@ class Launch:
         arrays: its array arguments.  A pointer into scratch memory is an offset in bytes.
         names: for each of them the name of the call's array, or `OWN` in scratch memory.
         numbers: its scalar arguments.
-        own: scalar arguments before these, which no other launch of the call has.
+        own: scalar arguments of this launch alone, which precede ``numbers``.
     """
 
     kernel: Bound
@@ -322,7 +324,7 @@ class LaunchPlan:
         reason: why the call needs these launches.
         warns: whether to warn if the product is far slower than the hardware.
         numbers: scalar arguments of a replay, if they differ from those of the call.
-        takes_more: whether the numbers of each call follow them.
+        takes_more: whether the numbers of each call follow ``numbers``.
         details: the strategy of a complex product, or the contraction of `einsum`.
     """
 

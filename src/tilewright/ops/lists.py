@@ -356,7 +356,7 @@ class ListReplay:
         table: the kernel's table of products.
         fresh: allocates the results that the caller did not pass, with their numbers among the arrays.
         warns: whether to warn if the product is far slower than the hardware.
-        prepared_launches: the prepared launch, after the first one.
+        prepared_launches: the prepared launch; empty before the first launch.
         last_numbers: no numbers; see `Replay`.
     """
 
@@ -557,7 +557,7 @@ def _complete(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
     return {name: specs.get(name, row) for name in LISTS.values()}
 
 
-# -------------------------------------------------------------------- what is given
+# -------------------------------------------------------------------- checks of the arrays
 
 
 def _described(name: str, arrays: Sequence[Any], located: Sequence[Located] = ()) -> list[ArrayInfo]:

@@ -229,7 +229,7 @@ def matmul(
 
 
 def _words(wanted: Wanted) -> tuple[Any, ...] | None:
-    """Everything that a plan depends on, except arrays and numbers; None if there is no plan."""
+    """The arguments that a plan depends on, except arrays and numbers; None to plan each call anew."""
     numbers: tuple[Any, Any] = (wanted.alpha, wanted.beta)
     if wanted.schedule is not None:
         return None
@@ -295,7 +295,7 @@ def is_pair(array: Any) -> bool:
 
 
 def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
-    """Refuse the terms of a complex product that are functions of real numbers here.
+    """Refuse terms that only real products have.
 
     Args:
         op: the operation's name in messages.
@@ -462,7 +462,7 @@ def planes_first(call: Call, problem: Problem, wanted: Wanted) -> tuple[Any, ...
 
 
 def is_dot(call: Call, problem: Problem, wanted: Wanted) -> bool:
-    """Whether vectors are read as matrices, because they are long.
+    """Whether a call is a dot product of vectors that are long enough to be read as matrices.
 
     Args:
         call: the arrays of the call.

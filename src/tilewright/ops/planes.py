@@ -235,7 +235,7 @@ LINE_BYTES = 128
 """Bytes of a line of the second-level cache.  A part of a row that begins within one takes two lines."""
 
 LONG_ROWS = 8
-"""Lines of a row from which on rows begin at lines, which adds an eighth of the bytes at most."""
+"""Fewest lines of a row at which rows are aligned to lines, which adds at most an eighth of the bytes."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Planes:
         item_bytes: bytes of an element.
         negative: whether the third plane is the difference, for a conjugate.
         rounded: whether numbers are rounded to tf32.
-        padded: whether the planes are a copy whose rows are padded: of elements that lie at odd addresses.
+        padded: whether the planes are a copy with padded rows, because bulk copies cannot load the array's.
     """
 
     name: str
@@ -440,7 +440,7 @@ not, the schedules are estimated.
 """
 
 MOST_COPIED_BYTES = 2**30
-"""Scratch memory of a prepass that copies operands, at most; the stream keeps it for later calls."""
+"""Most bytes of scratch memory of a prepass that copies operands.  The stream keeps them for later calls."""
 
 PADDED_DTYPES = (dtypes.f16, dtypes.bf16)
 """Dtypes of the operands that a prepass copies to padded rows."""
@@ -558,7 +558,7 @@ def _estimated_us(arrays: Mapping[str, ArrayInfo], precision: str, machine: tupl
     asked = first.schedule, question.form, question.classes, question.arch
     if with_fallback(*asked)[0] != first.schedule:
         return inf
-    # The models of bulk copies do not count that threads store what bulk copies cannot.
+    # The models of bulk copies leave out the stores by threads of results that bulk copies cannot store.
     results = [question.form.spec(store.operand, question.classes) for store in question.form.stores]
     stores = first.schedule.by_bulk and min(map(width, results)) < UNIT_BYTES
     return first.estimate + (ELEMENTS.stored_us(Load(question, first.schedule)) if stores else 0.0)
@@ -612,4 +612,4 @@ def plan_from_planes(planes: tuple[Planes, ...], call: Call, product: Launch) ->
     if planes[0].padded:
         copied = " and ".join(one.name for one in planes)
         reason = f"rows of {copied} do not begin at multiples of {UNIT_BYTES} bytes, as bulk copies need"
-    return call.plan_behind(before, product, sum(one.size_bytes for one in planes), reason)
+    return call.plan_with_prepass(before, product, sum(one.size_bytes for one in planes), reason)

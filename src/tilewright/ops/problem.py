@@ -37,7 +37,7 @@ class MatrixBatch:
 
     Args:
         shape: extents: batches first, then rows and columns; the bias has only columns.
-        strides: strides of these dimensions, in elements; 0 repeats.
+        strides: strides of these dimensions, in elements; 0 along broadcast dimensions.
     """
 
     shape: tuple[int, ...]
@@ -248,7 +248,7 @@ def _matrix(one: MatrixBatch, missing: int | None) -> MatrixBatch:
 def expanded(one: MatrixBatch, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array that is broadcast to a shape; 0 along dimensions of one element.
 
-    So a single row or column is contiguous along K, and no stride that is never taken keeps bulk copies away.
+    So a single row or column counts as contiguous along K, and its stride does not rule out bulk copies.
     """
     missing = len(shape) - len(one.shape)
     known = zip(one.shape, one.strides, shape[missing:], strict=True)
@@ -303,7 +303,7 @@ class Dim:
     Args:
         extent: its extent.
         steps: its stride in each array, by name.
-        is_moved: whether it consists of batches that joined no rows or columns.
+        is_moved: whether it consists of batches alone, which may still be joined with rows or columns.
     """
 
     extent: int
@@ -415,7 +415,7 @@ def _ordered(dims: Sequence[Dim], by: tuple[str, ...]) -> list[Dim]:
 
 
 def _cut(dims: list[Dim], operand: str, tile: int) -> tuple[list[Dim], list[Dim]]:
-    """Outer axes, with separate tiles for each index, and inner axes that are cut in tiles together."""
+    """Split axes into outer ones, with separate tiles for each index, and inner ones, tiled together."""
     waste = MOST_WASTE if len(merged(dims, (operand,))) < 2 else MOST_WASTE_OF_VIEWS
     for place in reversed(range(1, len(dims))):
         inner = prod(dim.extent for dim in dims[place:])

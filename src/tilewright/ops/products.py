@@ -299,7 +299,9 @@ def grouped_along_k(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
 
 @lru_cache(maxsize=64)
 def each(number: DType) -> Kernel:
-    """``D[g, m, n] = activation(sum_k A[g, m, k] * B[g, k, n] + bias[g, n])``, as of one array for each list.
+    """``D[g, m, n] = activation(sum_k A[g, m, k] * B[g, k, n] + bias[g, n])``, the product of lists.
+
+    It is traced with one array for each list.
 
     Args:
         number: the dtype in which all but the sums is computed.

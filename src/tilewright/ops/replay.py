@@ -156,7 +156,7 @@ class Replay:
             # A kernel ignores numbers beyond its parameters.
             prepared.launch((*pick(arrays), *own, *numbers), pointers, stream)
             return arrays
-        # A whole call has other values beside its arrays.
+        # The values of a whole call are not only arrays.
         read = [arrays[at] for one in self.launches for at in one.places if at >= 0]
         handle, stream = stream_on(self.device, read, stream)
         with part(SCRATCH)(self.scratch_bytes or 1, self.device, handle) as start:
@@ -381,16 +381,16 @@ class Replayed(NamedTuple):
 
 
 MOST_CHANGES = 128
-"""Calls of one form with new numbers that wait for their repetition; one more, and no call of it is kept."""
+"""Most calls of one form, with new numbers, that wait for a repetition; beyond it the form keeps no calls."""
 
 MOST_MISSES = 16
-"""Calls of one form whose launches are not those of their arguments; one more, and no call of it is kept."""
+"""Most calls of one form whose kernels take other arrays than the call; beyond it the form keeps no calls."""
 
 MOST_FORMS = 256
-"""Forms of calls of one operation; one more clears the table."""
+"""Most forms of calls of one operation; one more clears the table."""
 
 MOST_SAID = 16
-"""Combinations of constant arguments with shortcuts of their own; one more clears them all."""
+"""Most combinations of constant arguments with shortcuts of their own; one more clears them all."""
 
 PLAIN: dict[type, Callable[[Any], Any] | None] = {
     **dict.fromkeys((type(None), bool, int, str, DType)),
@@ -481,7 +481,7 @@ class WholeCall(NamedTuple):
     """A replay of a whole call.
 
     Args:
-        replay: the launches; the arguments of the call stand for its arrays.
+        replay: the launches; their array indices refer to the arguments of the call.
         result: selects the result among the arguments and the new results.
         shortcuts: the table to which the call is added again after it was dropped.
     """
@@ -547,7 +547,7 @@ class WholeCall(NamedTuple):
 
 
 def is_text(value: object) -> bool:
-    """Whether a value is a text, which equals nothing but the same text."""
+    """Whether a value is exactly a `str`, which equals only the same text."""
     return type(value) is str
 
 

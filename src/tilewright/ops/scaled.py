@@ -26,7 +26,6 @@ from tilewright.ops.scales import (
     TINIEST,
     as_blocks,
     as_stored,
-    beside_operands,
     broadcast_scales,
     check_prepass,
     in_groups,
@@ -39,6 +38,7 @@ from tilewright.ops.scales import (
     scaled_dtype,
     shared_rows,
     widens_groups,
+    with_block_scales,
 )
 from tilewright.ops.wanted import (
     NO_DROPOUT,
@@ -77,7 +77,7 @@ class ScaledExtras(NamedTuple):
     Args:
         group: number of neighbours along K that share a scale; None: there are no groups.
         prepass: whether operand B is widened in memory first; None: if that is faster.
-        table: the 16 numbers of the codes of B; empty: B has numbers.
+        table: the numbers of B's 16 codes; empty: the elements of B are numbers.
     """
 
     group: int | None = None
@@ -336,7 +336,7 @@ class Scaling:
         rare = tuple(name for name in RARE if name in drops | call.infos.keys())
         apart = OF_GROUPS if group is not None else ()
         infos = {name: info for name, info in call.infos.items() if name not in apart}
-        whole = broadcast_scales(infos) if shared is None else beside_operands(infos)
+        whole = broadcast_scales(infos) if shared is None else with_block_scales(infos)
         return Scaling(group, shared, *posed_with(whole, wanted), rare)
 
     def seen(self, name: str, call: Call) -> tuple[str, Strided]:

@@ -271,13 +271,13 @@ def widens_groups(infos: Mapping[str, ArrayInfo], multiplied: DType) -> bool:
 
 
 WIDENED_ROWS = {True: 6144, False: 2048}
-"""Number of rows from which on the pass pays, for weights that are contiguous along K, or not.
+"""Fewest rows at which the prepass pays, for weights that are contiguous along K (True), and for others.
 
 On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
 """
 
 WIDENED_ELEMENTS = 1 << 22
-"""Number of weights below which the launch of a pass takes longer than the pass."""
+"""Fewest weights for a prepass; with fewer its launch takes longer than its work."""
 
 
 def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
@@ -296,14 +296,14 @@ def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: fr
 
 
 SHORT_DEPTH, MANY_ROWS = 32, 512
-"""Tiles shallower than the first, e.g. for groups of 136 neighbours, lose to a pass from this many rows on.
+"""Depth below which tiles are slow, e.g. for groups of 136 neighbours; and fewest rows for a prepass then.
 
 On a Zen 4 1024 rows of 512 columns in groups of 2056 took 54 ms in tiles of depth 8 and 47 ms after a pass;
 512 rows took 27 ms both ways.
 """
 
 GROUPED_ROWS = 257
-"""Number of rows from which on a pass pays for 4-bit weights in groups; up to 256 rows one kernel is used.
+"""Fewest rows for a prepass of 4-bit weights in groups; up to 256 rows one kernel is used.
 
 On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without the pass and 101 with it, one of
 256 rows 148 and 110: ``prepass=True`` is the faster one from about 192 rows on.
@@ -432,12 +432,11 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
 
 
-def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
-    """Return the extents and strides of the arrays; block scales have the shapes of their operands.
+def with_block_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
+    """Return the extents and strides of the arrays, with block scales expanded to their operands' shapes.
 
-    Expanded scales have other names; see `operand_sized`.
-
-    The strides of these scales stop batches from being joined with rows that have other scales.
+    Expanded scales have other names; see `operand_sized`.  Their strides prevent that batches are joined with
+    rows that have other scales.
 
     Args:
         infos: the arrays, by the names of the arguments; some scales apply to blocks.

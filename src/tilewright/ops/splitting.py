@@ -1,4 +1,4 @@
-"""Numbers of f32 as two halves of 11 bits each, which tensor cores multiply: their kernel and launches.
+"""The split of f32 numbers into two halves of 11 bits each, which tensor cores multiply.
 
 Each row along K is scaled by a power of 4 so that its largest number lies in [2**13, 2**15). Each scaled
 number x becomes ``high = f16(x)`` and ``low = f16(x - high)``.  ``high + low`` differs from x by at most
@@ -46,7 +46,7 @@ SHALLOW = 1024
 """Largest depth of operands that threads keep in registers between both passes."""
 
 FEW = 4096
-"""Largest number of rows that are dealt out to more blocks with fewer rows each."""
+"""Largest number of rows for which blocks have fewer rows each, so that there are more blocks."""
 
 FINITE = 3.4028234663852886e38
 """The largest number of f32."""
@@ -55,7 +55,7 @@ BIAS = 127
 """Bias of the exponent of an f32, which begins at bit 23."""
 
 TOP = 14
-"""The exponent of the largest scaled number, or one less, for the scale is a power of 4."""
+"""Exponent of the largest number of a scaled row; it may be one less, because scales are powers of 4."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ FEW_BLOCKS = 512
 def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     """``x[..., r, k] = (x_high + x_low)[..., r, k] * x_unit[..., r] ** 2`` of both operands, in one launch.
 
-    Infinities and NaN are found in the high halves, and scale nothing.  Low ones are not written without
-    ``both``.
+    The high half of an infinity or NaN is the number itself; these numbers do not affect the scale.  Without
+    ``both`` the low halves are not written.
 
     Args:
         rank_a: number of batch dimensions of A.
@@ -217,7 +217,7 @@ def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, both: bool) 
     else:
         for k in traced_range(turns):
             largest.assign(maximum(largest, _finite(tw.load(x.tile(tile, (r, k)), spread))))
-    # Of a row that several warps hold, they tell each other.
+    # Warps that hold parts of a row exchange their maxima through shared memory.
     warps = tiling.threads // current().lanes
     told = tw.shared((tiling.rows, warps), dtypes.f32) if tiling.along_rows else None
     scale, one = units_of(reduce_max(largest, 1, scratch=told))
@@ -264,7 +264,7 @@ class Part:
     Args:
         dtype: dtype of its elements.
         shape: its extents.
-        strides: its strides, in elements; 0 repeats.
+        strides: its strides, in elements; 0 along broadcast dimensions.
     """
 
     dtype: DType
@@ -302,7 +302,8 @@ class Split:
         """Return an operand with layouts for its halves; the same dimension is contiguous in both."""
         *batch, rows, depth = turned(matrices.shape, is_turned)
         *lead, row_step, depth_step = turned(matrices.strides, is_turned)
-        own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]  # one of what repeats
+        # A batch with stride 0 is stored once.
+        own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]
         along_rows = row_step == 1 and depth_step != 1
         pitch = -(-(rows if along_rows else depth) // UNIT) * UNIT
         inner = (1, pitch) if along_rows else (pitch, 1)
@@ -330,7 +331,7 @@ class Split:
 
     @property
     def tiling(self) -> Tiling:
-        """How blocks split the operand."""
+        """The tiling with which blocks split the operand."""
         rows, depth = self.halves.shape[-2:]
         row_step, depth_step = self.halves.strides[-2:]
         return Tiling.of(rows, depth, along_rows=row_step == 1 and depth_step != 1)

@@ -63,7 +63,7 @@ def axes_of(words: str) -> tuple[ArrayAxis, ...]:
 
 
 def dimensions(name: str, axes: Sequence[ArrayAxis]) -> str:
-    """Name the dimensions of an array; outer ones with as many elements inside them have one name.
+    """Name the dimensions of an array; outer ones of a span share a name if their inner extents agree.
 
     Example:
         >>> dimensions("D", axes_of("b0 m*7 n"))
@@ -136,7 +136,7 @@ class KernelArrays:
         return tuple(span // shared if shared else span for span, shared in pairs)
 
     def require_extents(self, first: Mapping[str, str]) -> None:
-        """Require that all arrays have as many elements along a span.
+        """Require that all arrays have equal extents along each span.
 
         Args:
             first: for each span, by name, the array that defines its extent.
@@ -193,7 +193,7 @@ class ProductOperand:
         zeros: array of zero points, subtracted from groups of neighbours along K; "": none.
         factors: array of factors by which groups are then multiplied, or of bytes of powers of 2; "": none.
         scales: array of factors of the products of blocks along K; "": none.
-        table: the numbers that elements are codes of; empty: elements are numbers.
+        table: the number of each code, if elements are codes; empty: elements are numbers.
     """
 
     parts: tuple[str, ...]
@@ -221,7 +221,7 @@ class ProductOperand:
         factor = arrays.tile(self.factors) if self.factors else None
         tile = take(self.table, tile, self.multiplied) if self.table else tile
         if factor is not None and factor.dtype == u8:
-            # Of f16 the product is rounded once, for powers of 2 are beyond its range.
+            # f16 cannot hold all of these powers of 2: the product is computed in f32, and rounded once.
             wide = f32 if self.multiplied == f16 else self.multiplied
             inside = replace(self, multiplied=wide, factors="", table=())
             return self._converted(inside._decoded(tile, arrays) * inside._converted(power_of_two(factor)))

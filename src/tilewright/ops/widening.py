@@ -149,7 +149,7 @@ def plan_widened(
         product: multiplies operands of one dtype; its ``b`` is replaced by the wide copy.
         groups: the length of groups along K, and for ``"scale_b"`` and ``"zero_b"`` the name and the view
             (groups, columns) of the array that the pass is given; None: there are no groups.
-        table: the numbers that codes stand for, if the elements of groups are codes; else empty.
+        table: the number of each code, if the elements of groups are codes; else empty.
     """
     seen = dict(zip(product.names, product.arrays, strict=True))
     wide = Wide.of(seen["b"], seen["a"].info.dtype)
@@ -166,4 +166,4 @@ def plan_widened(
         names = ("b", *(name for name, _ in of_groups.values()), OWN)
         before = Prepass(bound, (wide.given, *rows, copy), names, made=made)
     reason = "a prepass widens the narrow weights once for all rows"
-    return call.plan_behind(before, product, wide.copy.bytes, reason)
+    return call.plan_with_prepass(before, product, wide.copy.bytes, reason)

@@ -409,7 +409,7 @@ def _common_factor(rest: Int, right: Int) -> int:
     """Return the largest integer that is a factor of ``right`` and of every coefficient of ``rest``."""
     scale = right if isinstance(right, int) else _primitive(right)[0]
     parts, constant = parts_of(rest)
-    # Only the other terms count, because a constant is part of low.
+    # The constant does not count: the part that the factor does not divide stays in the remainder.
     return math.gcd(scale, *(factor for _, factor in parts)) if parts else math.gcd(scale, constant)
 
 

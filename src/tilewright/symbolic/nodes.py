@@ -38,10 +38,10 @@ _SPELT: dict[str, Callable[..., str]] = {}
 
 
 def builds(function: OperatorType) -> OperatorType:
-    """Register a function that builds integers for their operators, which are defined earlier.
+    """Register a constructor for the operators of `Expr`, which are defined before it.
 
     Results are cached, because passes ask for the same sums and products repeatedly.
-    Importing any module of `tilewright.symbolic` loads all builders.
+    Importing any module of `tilewright.symbolic` loads all constructors.
     """
     remembered = cast("OperatorType", functools.lru_cache(maxsize=16384)(function))
     _BUILT[function.__name__] = remembered

@@ -58,12 +58,12 @@ class AttentionQuestion(NamedTuple):
 
     @property
     def softmax(self) -> tuple[BySoftmax, float]:
-        """The softmax of the scores, and its exponent; a bound or a bias needs scores with their scale."""
+        """The softmax and its exponent.  With a soft cap or a bias, scores already have their scale."""
         return BySoftmax.of(1.0 if self.has_bias or self.soft_cap is not None else self.scale)
 
     @property
     def scores(self) -> flow.Scores:
-        """How the dataflow kernel computes scores."""
+        """The rules by which the dataflow kernel computes scores."""
         cap = None if self.soft_cap is None else (self.scale / self.soft_cap, self.soft_cap)
         scale = self.scale if self.has_bias and cap is None else None
         return flow.Scores(self.diagonal is not None, self.window, cap, scale)
@@ -91,7 +91,7 @@ class Answer:
     Args:
         kernel: the kernel.
         numbers: the scalar arguments.
-        packed: whether its arrays have no batches, but sequences that follow each other.
+        packed: whether its arrays have packed sequences instead of batches.
     """
 
     kernel: Bound
@@ -137,7 +137,7 @@ def chosen(question: AttentionQuestion) -> Answer:
     """Return the kernel of a problem, with its constants."""
     between = question.softmax[0]
     if keys_in_parts(question):
-        # States merge if scores are subtracted first: the other form chooses the exponent by the base.
+        # Parts merge only in this form.  In the other one, the exponent of a row depends on its base.
         between = replace(between, power=0.0)
     words = {"between": between, "with_lse": question.with_lse, "scores": question.scores}
     if question.sequences is not None:
@@ -154,10 +154,11 @@ def chosen(question: AttentionQuestion) -> Answer:
 
 
 def keys_in_parts(question: AttentionQuestion) -> bool:
-    """Whether several blocks take parts of the keys of each head, e.g. to decode one row of queries.
+    """Whether to split the keys of each head between several blocks, e.g. to decode one row of queries.
 
-    Otherwise each tile of queries has one block.  These would be fewer than half of the processors, or than a
-    quarter if warpgroups multiply many rows.  Few rows wait for memory, whatever multiplies them.
+    Otherwise each tile of queries has one block.  Keys are split if these blocks would occupy less than half
+    of the processors, or less than a quarter if warpgroups multiply many rows.  Memory limits few rows with
+    any instruction.
     """
     q, k, packed = question.queries, question.keys, max(question.sequences or 1, 1)
     rows, keys = -(-q.shape[2] // packed), -(-k.shape[2] // packed)

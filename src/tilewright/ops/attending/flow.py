@@ -100,12 +100,12 @@ def definition(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) ->
 
 
 class Scores(NamedTuple):
-    """How scores are computed from products of queries and keys, besides their scale.
+    """The rules by which scores follow from products of queries and keys.
 
     Args:
         causal: whether row i sees the keys up to ``i + diagonal`` only.
         window: number of keys that a row sees at most; None: all of these.
-        soft_cap: (a, b), for which scores are ``b tanh(a s)`` of products s; None: they are the products.
+        soft_cap: (a, b): scores are ``b tanh(a s)`` for products s; None: there is no soft cap.
         scale: factor of the products if it cannot be part of the exponent; else None.
     """
 
@@ -130,7 +130,7 @@ def attention(given: Any, *, scores: Scores, between: BySoftmax, with_lse: bool)
 
 
 DRAWN: dict[str, Any] = {"seed": u64, "offset": u64, "threshold": u32, "kept": f32}
-"""Numbers of dropout, as `tilewright.ops.wanted.Dropout` has them."""
+"""Scalar arguments of dropout; see `tilewright.ops.wanted.Dropout`."""
 
 
 @kernel_by_name(**ARRAYS, bias="B G R M N", sinks="G R", lengths="B", **NUMBERS, **DRAWN)
@@ -143,7 +143,7 @@ def attention_with_terms(
     from_last: bool,
     terms: frozenset[str],
 ) -> None:
-    """``O = dropout(softmax(scale Q Kᵀ + bias)) V``, likewise, with a sink for each head of queries.
+    """``O = dropout(softmax(scale Q Kᵀ + bias)) V`` and L, with a sink for each head of queries.
 
     Args:
         given: the arrays and numbers of `attention`; ``bias``, which is added to the scores; ``sinks``, a
@@ -208,7 +208,7 @@ def paged_attention(
 
 
 BOUNDS = ("q_starts", "q_ends", "k_starts", "k_ends")
-"""Arrays with the first and the last place of each sequence, of queries and of keys."""
+"""Arrays with the first row of each sequence, and the end of its rows, for queries and for keys."""
 
 PACKED: dict[str, Any] = {
     "Q": "G R T D",
@@ -239,7 +239,7 @@ def packed_attention(
     from_last: bool,
     terms: frozenset[str],
 ) -> None:
-    """Attention of each sequence b to its own keys; queries and keys are counted from its first or last."""
+    """Attention of each sequence b to its own keys; the mask counts from the sequence's first or last row."""
     Q, K = given.Q, given.K
     for b, g, r, m, e in tiles(given.O, groups=(given.q_starts, given.q_ends)):
         first_row, first_key = first_of_sequence(given, b, from_last)
@@ -254,13 +254,13 @@ def packed_attention(
 
 
 class Dropped(NamedTuple):
-    """Weights that are set to 0 by random numbers of their place; the others are multiplied by a number.
+    """The dropout of weights: random numbers choose the weights that become 0, and the others are scaled.
 
     The weight of a query i and a key j has the number ``(head M + i) P + j``, where P is N rounded up to a
-    multiple of 4: four neighbours share a generation of random numbers.
+    multiple of 4: four neighbours share one call of the random number generator.
 
     Args:
-        drawn: has the numbers of `DRAWN`.
+        drawn: the kernel's arguments, with the numbers of `DRAWN`.
         first: ``head M`` for all M queries of a head.
         keys: N.
     """
@@ -275,7 +275,7 @@ class Dropped(NamedTuple):
 
         Args:
             given: the queries, and the numbers of `DRAWN`.
-            at: the place of the head, or of the heads.
+            at: the spans of the batch and the head, or of the heads.
             keys: all keys.
         """
         (place, *inner), extents = at, given.Q.shape
@@ -294,18 +294,18 @@ class Dropped(NamedTuple):
 
 
 class QueryRows(NamedTuple):
-    """Queries of one head, and where their results go.
+    """Queries of one head, and the arrays of their results.
 
     Args:
         q: all queries.
         out: all results.
         lse: all logarithms of sums; None: they are not stored.
-        at: the place of the head.
+        at: the spans of the batch and the head.
         m: the rows.
-        bias: is added to the scores of all queries; None: nothing.
+        bias: the array that is added to the scores of all queries, or None.
         first: the row from which the mask counts; None: the first one.
-        sink: a score that joins the sum of the weights of each row; None: none does.
-        dropped: which weights are 0; None: none is.
+        sink: a score that joins the sum of the weights of each row, or None.
+        dropped: the dropout of weights, or None.
     """
 
     q: Any
@@ -320,7 +320,7 @@ class QueryRows(NamedTuple):
 
     @property
     def numbers(self) -> Any:
-        """The number of each row in the mask."""
+        """The index of each row, counted from the mask's first row."""
         return positions(self.m) if self.first is None else positions(self.m) - self.first
 
 
@@ -330,7 +330,7 @@ class KeyLoop(NamedTuple):
     Args:
         k: all keys.
         v: all values.
-        at: the place of the head.
+        at: the spans of the batch and the head.
         loop: the loop over the keys.
         first: the key from which the mask counts; None: the first one.
     """
@@ -342,14 +342,14 @@ class KeyLoop(NamedTuple):
     first: Any = None
 
     def numbers(self, n: Any) -> Any:
-        """The number of each key of a step in the mask."""
+        """The index of each key of a step, counted from the mask's first key."""
         return positions(n) if self.first is None else positions(n) - self.first
 
 
 def _attend(rows: QueryRows, keys: KeyLoop, e: Any, given: Any, scores: Scores, between: BySoftmax) -> None:
     """Store the attention of some rows of one head, and the logarithms of their sums."""
     m, factor, power = rows.m, between.factor, between.power
-    exponent = maximum(given.exponent, NEVER_0)  # it is positive: a hidden score weighs 0
+    exponent = maximum(given.exponent, NEVER_0)  # positive: a hidden score is -inf, and -inf * 0 is NaN
     top, base = full((m,), LOWEST, f32), full((m,), LOWEST * power, f32)
     total, out = zeros((m,), f32), zeros((m, e), f32)
     for n in keys.loop:
@@ -377,7 +377,7 @@ def _attend(rows: QueryRows, keys: KeyLoop, e: Any, given: Any, scores: Scores, 
         lse = fma(top, exponent * math.log(2), log2(total) * math.log(2))
     if rows.sink is not None:
         above = absolute(lse - rows.sink)
-        share = 1.0 / (1.0 + exp(rows.sink - lse))  # of the keys
+        share = 1.0 / (1.0 + exp(rows.sink - lse))  # the keys' share of the sum with the sink
         joined = maximum(lse, rows.sink) + log(1.0 + exp(-above))
         mean = where(total[:, None] == 0, 0.0, mean * share[:, None])
         lse = where(total == 0, rows.sink, joined)
@@ -387,15 +387,15 @@ def _attend(rows: QueryRows, keys: KeyLoop, e: Any, given: Any, scores: Scores, 
 
 
 def scores_of(s: Any, bias: Any, last: Any, at: Any, scores: Scores, factor: float) -> tuple[Any, Any]:
-    """Return scores of products ``s``, -inf where a key is hidden, and the tanh of their bound, or None.
+    """Return the scores of products ``s``, -inf for hidden keys; and the tanh of the soft cap, or None.
 
     Args:
         s: products of queries and keys.
-        bias: is added; None: nothing.
-        last: the last key that each query sees behind a mask.
-        at: the key of each score.
+        bias: the tile that is added to scores, or None.
+        last: the last key that each query sees under a causal mask.
+        at: the index of the key of each score.
         scores: how scores are computed.
-        factor: multiplies scores last.
+        factor: the last factor of scores.
     """
     bent = None
     if scores.soft_cap is not None:

@@ -40,8 +40,8 @@ WEIGHED: dict[str, Any] = {
 """Arrays that both gradients read: `prepare` writes ``shift`` and ``delta``."""
 
 STEPPED: dict[str, Any] = {"exponent": f32, "step": f32, "diagonal": int, **DRAWN}
-"""Their numbers: `BySoftmax.of`'s exponent, the derivative of a score by a product, the mask's diagonal, and
-those of dropout."""
+"""Scalar arguments of both gradients: `BySoftmax.of`'s exponent, the derivative of a score with respect to a
+product, the mask's diagonal, and those of dropout."""
 
 
 @kernel(dO="B H M E", O="B H M E", L="B H M", shift="B H M", delta="B H M")
@@ -69,10 +69,10 @@ def rows_of(given: Any, at: tuple[Any, ...], m: Any, drops: bool, bias: Any, fir
 
     Args:
         given: the arrays and numbers of the kernel.
-        at: the place of the head, or of the heads.
+        at: the spans of the batch and the head, or of the heads.
         m: the rows; None for several heads.
         drops: whether weights are dropped.
-        bias: is added to the scores; None: nothing.
+        bias: the array that is added to the scores, or None.
         first: the row from which the mask counts; None: the first one.
     """
     dropped = Dropped.of(given, at, given.K) if drops else None
@@ -100,7 +100,7 @@ def slopes(
         scores: how scores are computed.
         factor: their last factor.
         of_keys: whether a row of the tile is a key, not a query.
-        of_products: whether dS is the derivative by products, and not by scores after their bound.
+        of_products: whether dS is the derivative with respect to products, not to scores after the soft cap.
     """
     at, dout = (*rows.at, rows.m), given.dO
     s, dp = zeros(dtype=f32), zeros(dtype=f32)
@@ -120,8 +120,9 @@ def slopes(
         added = (added.T if of_keys else added).to(f32)
     last, key_numbers = along(rows.numbers, True), along(keys.numbers(n), False)
     s, bent = scores_of(s, added, last + given.diagonal, key_numbers, scores, factor)
-    power = maximum(given.exponent, NEVER_0)  # it is positive: a hidden score weighs 0
-    p = minimum(exp2(fma(s, power, -along(given.shift[at], True))), 1.0)  # shifts are rounded
+    power = maximum(given.exponent, NEVER_0)  # positive, because a hidden score is -inf, and -inf * 0 is NaN
+    # A weight is at most 1, but shifts are rounded.
+    p = minimum(exp2(fma(s, power, -along(given.shift[at], True))), 1.0)
     if rows.dropped is not None:
         dp = rows.dropped.drop(dp, along(positions(rows.m), True), along(positions(n), False))
     ds = p * (dp - along(given.delta[at], True))

@@ -1,4 +1,4 @@
-"""Problems of attention: checks that the arrays of a call fit, and gives kernels their views."""
+"""Problems of attention: checks of a call's arrays, and the views of them that kernels take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_COLUMNS, MOST_OF_GRADIENTS = 512, 256
 """Most columns of queries, keys and values, and of those that have gradients."""
 
 FEW_ROWS = 16
-"""Rows of a head up to which heads that share keys are viewed as one: the rows of one MMA."""
+"""Most rows of a head at which heads that share keys are viewed as one head: the rows of one MMA."""
 
 MOST_SCALE = 2.0**64
 """Upper bound of scales whose exponent fits f32."""
@@ -204,7 +204,7 @@ def in_pages(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
         infos: the arrays of a call with numbers of pages.
 
     Raises:
-        LaunchError: shapes do not fit, or there are offsets or a bias, too.
+        LaunchError: shapes do not fit, or the call has offsets or a bias.
         DTypeError: numbers that are no integers of 32 or 64 bits.
     """
     pages, (k, v) = infos[PAGES], (infos[name].shape for name in "kv")
@@ -234,7 +234,7 @@ def check_pages(infos: Mapping[str, ArrayInfo]) -> None:
     """Check the numbers of the pages in use, if they lie in host memory.
 
     Raises:
-        LaunchError: a number is not that of a page.
+        LaunchError: a page does not exist.
     """
     if PAGES not in infos or any(
         memory_of(infos[one].device) != HOST for one in (PAGES, *({LENGTHS} & infos.keys()))
@@ -258,7 +258,7 @@ def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
     """Check the numbers of keys of each batch; their values only if they lie in host memory.
 
     Raises:
-        LaunchError: there are offsets, too, the shape does not fit, or a length is not that of keys.
+        LaunchError: the call has offsets, the shape does not fit, or a length exceeds the number of keys.
         DTypeError: lengths that are no integers of 32 or 64 bits.
     """
     info = infos[LENGTHS]
@@ -281,7 +281,7 @@ def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
 
 
 def are_checked(**integers: Any) -> bool:
-    """Whether offsets, lengths or pages lie in host memory: each call checks them, and has no replay then."""
+    """Whether offsets, lengths or pages lie in host memory.  Each call checks these, so none is replayed."""
     given = ((name, one) for name, one in integers.items() if one is not None)
     return any(memory_of(describe(one, f"attention, argument {name}").device) == HOST for name, one in given)
 
@@ -415,7 +415,7 @@ class Bounds(NamedTuple):
     Args:
         of: the name of the array.
         info: the view.
-        inside: where it begins in the array, in bytes.
+        inside: offset of the view in the array, in bytes.
     """
 
     of: str
@@ -451,10 +451,10 @@ def first_column(info: ArrayInfo) -> ArrayInfo:
 
 
 def within_keys(words: AttentionWords, rows: int, keys: int) -> tuple[int | None, int | None]:
-    """Return a diagonal that is at most the number of keys, and a window, which hide the same keys.
+    """Return a diagonal and a window that hide the same keys; the diagonal is at most the number of keys.
 
     Let N be the number of keys.  With the diagonal N + t, row i sees the keys from ``i + N + t - window + 1``
-    up to the last one.  With the diagonal N and ``window - t``, it sees the same keys.
+    up to the last one.  With the diagonal N and the window ``window - t``, it sees the same keys.
 
     Args:
         words: the arguments of the call.
@@ -475,7 +475,8 @@ def within_keys(words: AttentionWords, rows: int, keys: int) -> tuple[int | None
 def shares_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> bool:
     """Whether heads that share keys can be rows of one head, so that their keys are loaded once.
 
-    A head has one row, or there are few rows without a mask, and the rows of these heads have one stride.
+    They can if each has one row.  They can, too, if they have few rows and no mask, and all rows of these
+    heads are evenly spaced in memory.
     """
     arrays = [seen[name] for name in ("q", "out", "lse")]
     rows = arrays[0].shape[2]

@@ -1,7 +1,7 @@
-"""Gradients of the terms of attention: of a bias, with any broadcast dimensions, and of sinks.
+"""Gradients of a bias of attention, with any broadcast dimensions, and of sinks.
 
-The gradient of a bias is ``dS = P (dO Vᵀ - delta)`` without the slope of a bound, summed along the dimensions
-that the bias is broadcast along.  The order of the sum is always the same:
+The gradient of a bias is ``dS = P (dO Vᵀ - delta)`` without the slope of the soft cap, summed along the
+dimensions that the bias is broadcast along.  The order of the sum is always the same:
 
 - A bias with rows and columns: a launch for each batch and head that is summed adds a tile of ``dS`` to a sum
   in f32, in the order of batches and then of heads.
@@ -47,7 +47,7 @@ def _slopes(
     *,
     of_keys: bool = False,
 ) -> Any:
-    """Return ``dS``, the derivatives of a loss by scores after their bound.
+    """Return ``dS``, the derivatives of a loss with respect to scores after the soft cap.
 
     Args:
         given: the arrays and numbers of the kernel; ``start`` and ``heads``, if its queries are a part of all
@@ -56,7 +56,7 @@ def _slopes(
         m: the queries.
         n: the keys.
         scores: as in `slopes`.
-        factor: likewise.
+        factor: as in `slopes`.
         drops: whether weights are dropped.
         of_keys: whether a row of the tile is a key, not a query.
     """
@@ -72,7 +72,7 @@ def _slopes(
 
 @kernel_by_name(**WEIGHED, prior="B G R M N", dB="B G R M N", start=int, heads=int, **STEPPED)
 def gradient_of_bias(given: Any, *, scores: Scores, factor: float, drops: bool, adds: str) -> None:
-    """``dB = dS``, added to ``prior``, or with ``adds="in place"`` to dB; without ``adds``, to nothing."""
+    """``dB = dS``, plus ``prior`` with ``adds="prior"``, or plus the old dB with ``adds="in place"``."""
     for b, g, r, m, n in tiles(given.dB, batch=3):
         ds = _slopes(given, (b, g, r), m, n, scores, factor, drops)
         if adds:
@@ -148,8 +148,8 @@ class ScratchLayout:
 
         Args:
             like: an array of the same device.
-            shape: its shape.
-            unit: as above.
+            shape: the shape.
+            unit: the divisor of the distance between rows, in elements.
         """
         apart = -(-shape[-1] // unit) * unit
         extents = (*shape[:-1], apart)
@@ -166,7 +166,7 @@ class BiasTerm(NamedTuple):
         infos: the arrays of `OF_HEAD` with four dimensions; rows have three.
         result: the gradient, with four dimensions.
         bound: constants of the kernels.
-        numbers: their numbers, from the exponent to those of dropout.
+        numbers: scalar arguments of the kernels, from the exponent to those of dropout.
         launch: makes a launch from a kernel, the views that it takes, and numbers; ``of=`` names the arrays
             of views, and ``own=`` has numbers of its own.
         scratch: scratch memory.
@@ -185,7 +185,7 @@ class BiasTerm(NamedTuple):
         sums = tuple(one != extent for one, extent in zip(self.result.shape, whole, strict=True))
         if not any(sums[2:]):
             return self._of_tiles(sums)
-        # A bias without rows or columns: sums of each head, and their sums.
+        # A bias without rows or columns: one launch sums each head, and another adds up these sums.
         of, along = (gradient_of_rows, 2) if sums[3] else (gradient_of_columns, 3)
         batches, heads, extent = (self.infos["bias"].shape[at] for at in (0, 1, along))
         parts = self.scratch.take(self.result, (batches, heads, extent))
@@ -260,7 +260,7 @@ class BiasTerm(NamedTuple):
 
 
 def _one(info: ArrayInfo, dim: int, at: int, cuts: bool) -> ArrayInfo:
-    """View one element of a dimension, if ``cuts``."""
+    """View one element of a dimension if ``cuts``, otherwise the whole array."""
     if not cuts:
         return info
     shape = (*info.shape[:dim], 1, *info.shape[dim + 1 :])
