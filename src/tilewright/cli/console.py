@@ -126,7 +126,7 @@ class _Copied(io.StringIO):
 
 
 REFUSED_WORDS: Any = typer.BadParameter.__mro__[1]
-"""The error class for unknown words of a command; typer does not export it."""
+"""The error class for wrong arguments of a command; typer does not export it."""
 
 
 class Answering(typer.core.TyperCommand):
@@ -139,7 +139,7 @@ class Answering(typer.core.TyperCommand):
         super().__init__(*args, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take ``--json`` from the words; if the others cannot be read, the answer is that error."""
+        """Take ``--json`` from the arguments; if the other arguments are wrong, the answer is that error."""
         place, words = _place_of_answer(args)
         ctx.meta["answer"] = place
         if place is None:

@@ -52,7 +52,7 @@ BLOCK = 128
 
 @dataclass(frozen=True)
 class How:
-    """How ranks compute a product.
+    """The options of a product over ranks.
 
     Args:
         name: the operation, for headers and messages.

@@ -227,7 +227,7 @@ def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
 
 @dataclass(frozen=True)
 class AlignedSum:
-    """How a matrix unit adds products to an accumulator.
+    """Parameters of the addition of products to an accumulator by a matrix unit.
 
     Args:
         bits: binary places below the largest exponent to which each addend is truncated.

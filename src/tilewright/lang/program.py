@@ -53,7 +53,7 @@ from tilewright.views.view import View
 
 EXPLICIT, AUTO = "explicit", "auto"
 SYNC = (EXPLICIT, AUTO)
-"""Who places barriers and waits: the author, or `tilewright.passes.synchronise`."""
+"""Values of ``sync``: the author places barriers and waits, or `tilewright.passes.synchronise` does."""
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
 BATCH = "..."

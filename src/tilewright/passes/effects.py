@@ -61,7 +61,7 @@ class PathStep:
 
     @property
     def op(self) -> Op:
-        """That operation."""
+        """The operation at ``at`` in the block."""
         return self.block.ops[self.at]
 
 

@@ -116,7 +116,7 @@ class Prepared(Protocol):
 
 
 class Backend(Protocol):
-    """How one target compiles and launches."""
+    """Compiles and launches kernels for one target."""
 
     name: str
 

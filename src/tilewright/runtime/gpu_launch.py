@@ -496,7 +496,7 @@ class PreparedGpu(ABC):
             raise LaunchError(
                 f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
                 f"{function.index} runs only {resident} of them at the same time; nearest legal choice: "
-                f"{resident} blocks, each of which does the work of several{where}"
+                f"{resident} blocks, and each does the work of several{where}"
             )
         return True
 

@@ -124,7 +124,7 @@ class PreparedCpu:
 
     @property
     def recent(self) -> bool:
-        """Whether it was launched since this was cleared."""
+        """Whether a launch has set this flag since it was cleared."""
         return bool(self._used[0])
 
     @recent.setter

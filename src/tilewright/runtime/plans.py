@@ -79,7 +79,7 @@ class Plans(Generic[KeptType]):
         self._plans: Recent[Hashable, KeptType] = Recent(KEPT, last)
         self._calls: Recent[Hashable, Any] = Recent(KEPT, last)
         self.forms: dict[Hashable, Any] = {}
-        """Forms of whole calls, each with notes of which of its calls are kept."""
+        """Forms of whole calls, each with notes on the calls that are kept."""
         self.names: Sequence[str] = ()
         """The argument of each array of a call."""
         self.find: Callable[[Hashable], KeptType | None] = self._plans.find

@@ -47,7 +47,7 @@ class Specimen:
 
     @property
     def info(self) -> ArrayInfo:
-        """Its metadata, as for an array."""
+        """The metadata of the described array."""
         return ArrayInfo(self.align, self.shape, self.strides, self.dtype, NOWHERE, False, None)
 
     @launches

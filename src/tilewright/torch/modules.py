@@ -562,7 +562,7 @@ OF_LIBRARY = "tilewright"
 
 
 class Replacements(dict[str, str]):
-    """What `convert` did: the classes of the new layers by the names of the replaced ones.
+    """The result of `convert`: the class of each new layer, by the name of the layer that it replaced.
 
     Args:
         replaced: these classes.

@@ -41,7 +41,7 @@ WORDS = {type(None), float, int, bool, str, complex, torch.dtype, list}
 """Types of arguments that are no tensors."""
 
 PASSED = WORDS - {torch.dtype, list}
-"""Those of `WORDS` whose values the library's functions take unchanged."""
+"""Types among `WORDS` whose values the library's functions take unchanged."""
 
 DEVICES = ("CPU", "CUDA")
 """PyTorch's names of the devices that kernels run on; a build for ROCm calls them CUDA too."""

@@ -136,7 +136,7 @@ def finished(
 
 
 def is_last(activation: str | None, multiply: Any, residual: Any) -> bool:
-    """Return whether one kernel serves training, because its result gives the activation's slope.
+    """Return whether training needs only the kernel's result, from which the activation's slope follows.
 
     Args:
         activation: as in `matmul`.

@@ -141,10 +141,10 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
 
 
 def _of_whole_tile(part: Cond, walking: Sequence[Sym]) -> Cond | None:
-    """Return a condition of a tile that holds if it holds for one of its elements; None if there is none.
+    """Return a tile's condition for its first element if all elements of the tile agree on it; else None.
 
-    If all terms but those that walk along the tile are multiples of more elements than the tile has, either
-    all elements are inside or none.
+    They agree if the terms that do not walk along the tile add up to a multiple of a number that is larger
+    than the change of the walking terms along the tile.
     """
     if not isinstance(part, Less):
         return None

@@ -71,7 +71,7 @@ class Window(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """How a filter lies in the dimensions of a tensor; the fields are the arguments of `im2col`."""
+    """The arguments of `im2col`: how a filter moves along the dimensions of a tensor."""
 
     spatial: Sequence[int]
     filter: Sequence[int]
