@@ -369,7 +369,7 @@ def test_bulk_copies_are_refused_with_the_reason() -> None:
     ("kernel", "changed", "k", "reason"),
     [
         (plain, {}, 264, 'bulk copies carry all operands; nearest legal choice: staging="tma"'),
-        (strict, {}, 257, "rows of A begin at multiples of 2 bytes, and copies have 4"),
+        (strict, {}, 257, "rows of A begin at multiples of 2 bytes, and cp.async needs 4"),
         (strict, {"cluster": (1, 2)}, 264, "threads copy A for their own block"),
         (strict, {"epilogue": "overlapped"}, 264, "4 warps that copy and 2 warps that store"),
         (chosen_features, {}, 264, "bulk copies carry no operand"),

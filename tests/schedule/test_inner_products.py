@@ -217,7 +217,7 @@ def test_what_is_chosen_compiles_on_every_architecture(arch: str, dtype: str, ra
         ({"width": 24}, r"width=24; .*\n.*width=32"),
         ({"width": 80}, r"width=80; .* up to 64\n.*width=64"),
         ({"split_k": 2, "blocks": 0, "epilogue": "direct"}, r"low is .*divide K.*\n.*split_k=1"),
-        ({"swap_ab": True}, r"here it is operand B\n.*swap_ab=False"),
+        ({"swap_ab": True}, r"as operand B; a schedule computes it as operand A only\n.*swap_ab=False"),
         ({"cluster": (1, 2)}, r"no operand A that blocks along N share\n.*cluster=\(1, 1\)"),
         ({"promote": 2}, r"promote=2 would promote its sums, too\n.*promote=0"),
     ],

@@ -188,7 +188,7 @@ class BulkStaging(Staging):
 
 
 class Producer(Agent):
-    """The warps that copy: one warp, if bulk copies carry all operands."""
+    """The warps that copy: one warp, if bulk copies load all operands."""
 
     def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring
@@ -246,7 +246,7 @@ class Producer(Agent):
         return [Verb("load", 0, load)]
 
     def carries(self, source: OperandSource, held: SwizzledStages) -> bool:
-        """Whether bulk copies bring an operand to its ring."""
+        """Whether bulk copies load an operand."""
         return True
 
 
@@ -365,7 +365,7 @@ class MixedProducer(Producer):
     ring: MixedStaging
 
     def carries(self, source: OperandSource, held: SwizzledStages) -> bool:
-        """Whether bulk copies bring an operand to its ring."""
+        """Whether bulk copies load an operand."""
         with aside():
             tile, target = held.pairs(source.sample, anywhere("row"), anywhere("step"), 0, Share())[0]
             return not against_bulk(tile, target.dtype, stored=False)
@@ -430,7 +430,8 @@ class MixedStaging(BulkStaging):
         for side in copied:
             name, part, vector = side.factor.name, side.factor.part, width(side.spec)
             if vector < least:
-                text = f"{what}; rows of {name} begin at multiples of {vector} bytes, and copies have {least}"
+                text = f"{what}; rows of {name} begin at multiples of {vector} bytes"
+                text += f", and cp.async needs {least}"
                 yield "staging", text, 'staging="registers"', part
             if facts.parts(side) > 1:
                 text = f"cluster={schedule.cluster}; threads copy {name} for their own block"
@@ -541,7 +542,7 @@ class DecodingConsumer(Consumer):
             tw.copy(tile.tiles(self.spread.shape)[0, step.part], one.raw)
 
     def _decode(self, decoded: Sequence[Decoded], work: Work, step: LoopStep) -> None:
-        """Decode a part into registers whose multiplication is complete."""
+        """Decode a part into the set of registers that no multiplication reads any more."""
         for one in decoded:
             row = one.source.row(work)
             if not self.ring.pingpong:  # groups share the rows of a tile

@@ -224,7 +224,7 @@ class BulkEstimate(Estimate):
 
 
 BULK = BulkEstimate()
-"""Fitted to products of 1 to 512 rows on an H200, with operands in no cache."""
+"""Fitted to products of 1 to 512 rows on an H200, with cold caches."""
 
 
 # ---------------------------------------------------------------- copies by threads
@@ -402,7 +402,7 @@ FMA = FmaEstimate(
     storing=42.0,
     in_rows=1.5,  # a guess
 )
-"""Fitted to random products of f32 and of complex64 on an H200, with operands in no cache."""
+"""Fitted to random products of f32 and of complex64 on an H200, with cold caches."""
 
 FMA_OF_SEVERAL = replace(
     FMA,
@@ -416,7 +416,7 @@ FMA_OF_SEVERAL = replace(
     read_bytes_per_us=4.4e5,
     several=True,
 )
-"""Fitted to 24 random products of complex64 on an H200, up to eleven schedules each, operands in no cache."""
+"""Fitted to 24 random products of complex64 on an H200, up to eleven schedules each, with cold caches."""
 
 RING = CopiesEstimate(
     fixed_us=5.0,

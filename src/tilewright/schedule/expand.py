@@ -256,7 +256,7 @@ def _run(
 
                 def issued(work: Any = work, values: Any = values) -> None:
                     agent.issued(work)
-                    # Before lanes meet for sums of rows, loads would let ptxas serialize wgmma.
+                    # With sums of rows, loads before the exchange of lanes would let ptxas serialize wgmma.
                     prefetches = reduction.prefetches and epilogue.schedule.prefetch and not form.row_sums
                     if values and prefetches and not added:
                         with made_by("epilogue", store):

@@ -157,7 +157,7 @@ class ScheduleFacts:
         return max(side.sharing, 1) * side.rows % self.parts(side) == 0
 
     def parts(self, side: OperandSide) -> int:
-        """Blocks of a cluster that share an operand; each copies a part of it."""
+        """Number of blocks of a cluster that share an operand; each copies a part of it."""
         return self.schedule.cluster[1 if side.label == "A" else 0]
 
     def copied_rows(self, side: OperandSide) -> int:

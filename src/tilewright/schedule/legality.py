@@ -99,7 +99,7 @@ def inner_products(case: ScheduleOnMachine) -> Reasons:
         most = case.tile[2] if case.is_swizzled else MOST_INNER
         what = f"{node.variable or 'a product'} is an operand of the product over {one.columns.name}"
         if one.side:
-            text = f"{what}; operand A of a tile can be a sum of its rows, and here it is operand B"
+            text = f"{what}, as operand B; a schedule computes it as operand A only"
             yield "swap_ab", text, f"swap_ab={not schedule.swap_ab}", node
         if schedule.is_split or schedule.along_k > 1:
             text = f"{what}; split_k={schedule.split_k!r} and groups={schedule.groups} divide K among warps"
@@ -108,7 +108,7 @@ def inner_products(case: ScheduleOnMachine) -> Reasons:
             text = f"{what}; promote={schedule.promote} would promote its sums, too"
             yield "promote", text, "promote=0", node
         if schedule.alternates:
-            text = f'{what}; roles="alternating", whose groups have half a tile of its other operand'
+            text = f'{what}; roles="alternating": each group has only half of the tile of the other operand'
             yield "roles", text, 'roles="none", groups=1 and stages=1', node
         if schedule.cluster[1] > 1:
             text = (

@@ -42,7 +42,7 @@ class Sums:
         acc: accumulators of the instruction.
         total: sums of full precision, to which ``acc`` is promoted; ``acc`` itself without promotion.
         scales: factors of ``acc`` when it is promoted.
-        rows: sums of rows of operands, before lanes meet.
+        rows: partial sums of rows of operands, of each thread.
         inner: sums of inner products.
     """
 

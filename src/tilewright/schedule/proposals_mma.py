@@ -440,7 +440,7 @@ PACKED_COLUMNS = (8, 16, 32, 64)
 """Numbers of rows of the other operand in a tile: the smallest that holds all rows is taken."""
 
 PARTS = (1, 2, 4, 8, 16)
-"""Parts of K that are tried."""
+"""Numbers of parts of K to try."""
 
 MOST_SPLIT_ROWS = 64
 """Most rows of weights in a tile whose K is split; larger tiles took longer."""

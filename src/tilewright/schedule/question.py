@@ -43,9 +43,9 @@ Arrays with elements of 4 bytes also distinguish accesses of two, which may be a
 def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class of an array, without properties that no access uses.
 
-    For a stride, the start, and the extent of the contiguous dimension, it keeps only which accesses of
-    `WIDTHS` divide them.  It drops all three if threads have vector registers, because their
-    accesses may begin anywhere.  Packed elements share bytes in any case.
+    It keeps only the widest access of `WIDTHS` that divides each stride, the start, and the extent of the
+    contiguous dimension.  It keeps none of them if threads have vector registers, because their accesses may
+    begin anywhere.  Packed elements share bytes in any case.
 
     Example:
         >>> from tilewright.arch import REFERENCE

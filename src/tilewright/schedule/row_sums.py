@@ -168,7 +168,7 @@ class RowSumPlan:
 
     @property
     def depth(self) -> int:
-        """Depth of a part, which divides that of a tile: `partial` follows from the depth of each part."""
+        """Depth of a part; it divides the depth of a tile, because all parts have the same map `partial`."""
         return gcd(lcm(self.mma.atom.shape[2], DEPTH), self.tile_depth)
 
     def spread(self, depth: int) -> Distribution:
@@ -191,7 +191,7 @@ class RowSumPlan:
 
     @property
     def result(self) -> Distribution:
-        """The map of the sums of whole rows, (rows, 1) or (1, columns), as that of the accumulators."""
+        """The map of the sums of whole rows, (rows, 1) or (1, columns): a projection of the accumulators."""
         c = self.mma.c()
         return c.projected((1, c.shape[1]) if self.side else (c.shape[0], 1))
 
@@ -202,7 +202,7 @@ class RowSumPlan:
 
     @property
     def partial(self) -> Distribution:
-        """The map of the sums before lanes meet: each thread has its own."""
+        """The map of the partial sums of each thread, before lanes that share a row add them up."""
         spread = self.spread(self.depth)
         return reduction(spread, self.along, thread_digits(spread, self.along)).result
 

@@ -159,7 +159,7 @@ def _view(
     arguments: dict[str, Any],
     partition: Partition,
 ) -> Callable[[Work], Tensor]:
-    """A function from a tile of the result to an operand's array, with its rows and k, or one of them."""
+    """Return a function: a tile of the result -> an operand's array over (rows, K), rows or K."""
     wanted = [span for span in (factor.row, factor.depth) if span in part.at]
     along = "rows" if factor.row == form.m else "columns"
     # Threads load 0 for k after the tile's group; boxes of bulk copies may reach into the next group.
