@@ -92,7 +92,7 @@ class Jump(DecodedStep):
         super().__init__(instruction, [SGPR + register for register in self.registers])
 
     def jumps(self, waves: Waves) -> Array:
-        """Mask of the selected waves that jump."""
+        """Return the mask of the selected waves that jump."""
         if not self.what:
             return np.ones(len(waves.mask), np.bool_)
         held = waves.scalar[self.registers][:, waves.at]

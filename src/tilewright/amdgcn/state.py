@@ -121,7 +121,7 @@ class Waits:
         self.done[stream][at] = np.maximum(self.done[stream][at], until)
 
     def on_way(self, flight: Outstanding) -> npt.NDArray[np.bool_]:
-        """Mask of the waves whose operation is still outstanding."""
+        """Return the mask of the waves whose operation is still outstanding."""
         return flight.numbers > self.done[flight.stream]
 
     def retire(self) -> None:

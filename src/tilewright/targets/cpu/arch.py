@@ -18,7 +18,7 @@ LOADS_PER_FMA = 0.75
 """Loads per multiply-add above which loads limit a micro-kernel: processors issue two of each per cycle."""
 
 BROADCASTS = 2
-"""Registers for broadcast elements of A, next to several sums."""
+"""Registers that are reserved for broadcast elements of A if the others hold several sums."""
 
 LEAST_SUMS = 16
 """Fewest vectors of sums that hide the latency of multiply-adds: 4 or 5 cycles, up to 4 issued per cycle."""
@@ -122,7 +122,7 @@ def micro_tile(
     ]
 
     def merit(tile: MicroTile) -> tuple[bool, float, int]:
-        """Whether loads keep up, then multiply-adds per element read from the panels."""
+        """Return the sort key: whether loads keep up, then multiply-adds per loaded element, then columns."""
         paced = tile.rows + tile.vectors <= LOADS_PER_FMA * tile.rows * tile.vectors
         width = tile.columns if paced else tile.vectors
         return paced, tile.rows * width / (tile.rows + width), tile.columns

@@ -136,7 +136,7 @@ _COMBINED = {
     "min": "x < old || x != x ? x : old",
     "max": "x > old || x != x ? x : old",
 }
-"""The new value of each kind; NaN stays."""
+"""The C++ expression of the new value, by kind of reduction; NaN stays NaN."""
 
 
 def reduction(emitter: CpuEmitter, kind: str, dtype: DType) -> Code:
@@ -237,7 +237,7 @@ class Ahead:
         return Ahead(emitter, name, expand(substitute(offset, at)), row, rows, run, step, panel, across, when)
 
     def begin(self, turns: Code, following: Code, depth: Code, number: str = "") -> None:
-        """Divide the rows among iterations.
+        """Divide the rows to prefetch among the iterations over panels of A.
 
         Args:
             turns: the number of iterations.
@@ -306,7 +306,7 @@ def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, row
 def emit_rows(
     emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int, *, as_first: bool = False
 ) -> None:
-    """Write the copy that fills one panel of operand A, at its own place, or ``as_first``."""
+    """Write the copy that fills one panel of A, at its own place or, ``as_first``, at that of the first."""
     copies = op.copies if isinstance(op, Twins) else (op,)
     for one in copies:
         emitter.comment(one, f"a panel of {one.target} = {one.source}")

@@ -141,7 +141,7 @@ class _Chain:
     taken: list[Op] = field(default_factory=list)
 
     def follow(self, value: Value) -> bool:
-        """Collect all operations that compute a fragment; return False if one has no decoder."""
+        """Collect all operations that compute a fragment; return False if one of them cannot be decoded."""
         makers = [
             op
             for op in self.before
@@ -251,7 +251,7 @@ SIGNS = {"add": "+", "sub": "-", "mul": "*"}
 
 @dataclass(frozen=True)
 class DecodedNumber:
-    """A number of the computation, with its known bounds.
+    """A number of the decoding computation: its expression, and its known bounds.
 
     Args:
         text: its expression, for a vector of columns or for one column.

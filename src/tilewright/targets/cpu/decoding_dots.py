@@ -27,7 +27,7 @@ from tilewright.targets.cpu.vector_moves import exchanged
 from tilewright.targets.statements import Code, code, joined
 
 MOST_ROWS = 4
-"""Most rows that are multiplied this way; more rows are multiplied by panels."""
+"""Most rows of A that are multiplied by looked-up weights; more rows are multiplied by panels."""
 
 CODES, CODE_BITS = 16, 4
 """Values of a 4-bit code, and its bits.  A vector of `VECTOR_BYTES` holds as many f32."""
@@ -40,7 +40,7 @@ PER_LOAD = 8
 
 @dataclass(frozen=True)
 class Dots:
-    """A multiply of few rows.
+    """A multiply of few rows by weights that are looked up in tables.
 
     Args:
         op: the decoding.
@@ -53,7 +53,7 @@ class Dots:
     a: int
 
     def emit(self, emitter: CpuEmitter, panel: Sym, needed: Code, a: Code, c: Code, adds: Code) -> None:
-        """Multiply one panel.
+        """Write the multiply by one panel.
 
         Args:
             emitter: where the text goes.
@@ -98,7 +98,7 @@ static void {SELF}(float* c, const float* sums, bool adds) {{
 
 
 def _of_each_size(emitter: CpuEmitter, function: Code, needed: Code, given: Sequence[Code]) -> None:
-    """Call the instance of a function for the needed number of rows."""
+    """Write a branch for each number of rows that calls the function's instance for it."""
     for rows in range(1, MOST_ROWS + 1):
         with emitter.branch(code("{} == {}", needed, rows)):
             emitter.do(code("{}<{}>({})", function, rows, joined(", ", given)))

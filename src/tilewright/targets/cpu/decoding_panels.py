@@ -39,7 +39,7 @@ PER_WORD = 8
 """Numbers of 4 bits in a word."""
 
 FRACTION, SIGN = 23, 31
-"""Bit positions of an f32's exponent and sign."""
+"""Lowest exponent bit, and sign bit, of an f32."""
 
 
 def near(dtype: DType) -> str:
@@ -116,7 +116,7 @@ class PanelForm:
 
 
 Spelled: TypeAlias = Callable[[PanelForm, Sequence[str], str, int, str], str]
-"""Spells the function that computes elements of an operand; see `rows` for its arguments."""
+"""A function that returns the C++ text which computes elements of an operand; arguments as for `rows`."""
 
 
 def rows(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
@@ -380,7 +380,7 @@ class PanelParts:
 
     @contextmanager
     def each(self) -> Iterator[Int]:
-        """A loop over the parts; yields the first k of each."""
+        """Write a loop over the parts; yield the first k of each."""
         count = self.depth // self.op.run
         if count == 1:
             yield 0
@@ -390,7 +390,7 @@ class PanelParts:
             yield mul(part, self.op.run)
 
     def call(self, to: Code, held: Code, first: Int, rows: int) -> None:
-        """Compute a part.
+        """Write the computation of a part.
 
         Args:
             to: the address of the result.

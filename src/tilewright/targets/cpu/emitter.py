@@ -107,7 +107,7 @@ class CpuEmitter(Emitter):
             self.scratch_bytes += size + (STAGGER_BYTES if size >= LARGE_BYTES else 0)
 
     def defined_type(self, sym: Sym, *values: Int) -> str:
-        """Return the type of a defined integer: always 64 bits, because sizes and their products have."""
+        """Return the type of a defined integer: ``Index``, because sizes and their products have 64 bits."""
         super().defined_type(sym, *values)
         return "Index"
 

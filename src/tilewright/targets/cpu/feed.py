@@ -90,7 +90,7 @@ def join_multiplies(kernel: Kernel, slices: Iterable[str]) -> tuple[Kernel, tupl
 
 
 def _groups(block: Block, held: Mapping[Value, Shared]) -> Iterator[_Group]:
-    """Yield runs of multiplies in each block, as long as all of a run can stand in one place."""
+    """Yield the longest runs of multiplies in each block that can all move to the place of one of them."""
     group: _Group | None = None
     for op in block.ops:
         for region in op.regions:
@@ -113,7 +113,7 @@ def _groups(block: Block, held: Mapping[Value, Shared]) -> Iterator[_Group]:
 
 
 def _can_meet(members: Sequence[Mma], at: Mma, block: Block) -> bool:
-    """Whether every member can move to the place of one of them."""
+    """Whether all members can move to the place of the member ``at``."""
     place = place_of(block.ops, at)
     for member in members:
         low, high = sorted((place_of(block.ops, member), place))

@@ -393,7 +393,7 @@ TOGETHER = 4
 """Columns that are multiplied together."""
 
 MANY_REGISTERS = 32
-"""Vector registers that hold the sums of `TOGETHER` rows and columns; fewer hold those of half the rows."""
+"""Vector registers from which `TOGETHER` rows are multiplied together; with fewer, half as many rows are."""
 
 _ADDED_UP = {
     4: """\
@@ -409,7 +409,7 @@ _ADDED_UP = {
         total[j] = __builtin_shufflevector(part[2 * j], part[2 * j + 1], 0, 2)
           + __builtin_shufflevector(part[2 * j], part[2 * j + 1], 1, 3);""",
 }
-"""The sums of `TOGETHER` vectors of four or of two partial sums each."""
+"""C++ that adds up `TOGETHER` vectors of partial sums, by the number of partial sums in a vector."""
 
 
 def _wide(stored: DType, lanes: int) -> str:

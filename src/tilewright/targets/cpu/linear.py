@@ -80,7 +80,7 @@ def _divided(left: Int) -> tuple[Sym | None, int]:
 
 
 def place_of(ops: Sequence[Op], wanted: Op) -> int:
-    """Return the place of an operation, which may equal others."""
+    """Return the index of an operation by its identity, because equal operations may occur."""
     return next(at for at, op in enumerate(ops) if op is wanted)
 
 

@@ -136,7 +136,7 @@ def reach(kernel: Kernel) -> dict[Axis, Int]:
 
 
 def _operands(kernel: Kernel) -> set[Value]:
-    """Return the shared tensors that only copies and multiplies use, all in the same place."""
+    """Return the shared tensors that only copies and multiplies use, all through equal views."""
     users: defaultdict[Value, list[tuple[Op, Value]]] = defaultdict(list)
     for op in kernel.walk():
         for value in () if isinstance(op, Shared | Reshape) else op.operands:

@@ -48,7 +48,7 @@ def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distrib
 
 
 class _Together(NamedTuple):
-    """Counts for consecutive multiplies: operands B, accumulators, and products."""
+    """Numbers of operands B, of accumulators and of products of consecutive multiplies."""
 
     factors: int
     sums: int

@@ -61,14 +61,14 @@ def blocks(
 
 
 def _fills(extent: int, lanes: int, has_ends: bool) -> bool:
-    """Whether blocks divide an extent, or one block with more than half of its rows holds it."""
+    """Whether blocks divide an extent, or it fills more than half of a single block."""
     return extent % lanes == 0 or (has_ends and lanes // 2 < extent < lanes)
 
 
 def ask_ahead(
     emitter: CpuEmitter, source: CopySide, offset: Int, axes: tuple[Axis, Axis], lanes: int
 ) -> None:
-    """While a block is moved, prefetch one row of the next row of blocks.
+    """Write a prefetch of one row of the next row of blocks, for each block that is moved.
 
     Args:
         emitter: where the text goes.
@@ -669,7 +669,7 @@ static void {SELF}(float* target, const {stored}* source, Index step, Index rows
 
 
 def _alternating(lanes: int, half: int) -> list[int]:
-    """Return the lanes of the first or the second half of each 16 bytes, of two vectors in turn."""
+    """Return the lanes of one half of each 16 bytes, alternately from two vectors."""
     count = lanes * VECTOR_BYTES // 16
     return [
         begin + half * lanes // 2 + lane + vector * count

@@ -180,7 +180,7 @@ def loop(emitter: SimtEmitter, op: For) -> None:
 
 @CUDA_RULES.rule(ops.MBarrier)
 def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
-    """Write words of shared memory that the first thread initialises."""
+    """Declare a transaction barrier in shared memory, which the first thread initialises."""
     offset = layout_shared(emitter.kernel)[0][op.result]
     name = emitter.name(op.result)
     emitter.comment(op, f"{name}: {op.stages} barriers of {op.arrivals} arrivals")

@@ -25,7 +25,7 @@ from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import FENCED
 
 WHOLE_WARP = -1
-"""Lane number of an access by all lanes of a warp together, each for the others."""
+"""Lane number of an access in which each lane may access elements of other lanes of its warp."""
 
 
 class Proxy(Enum):
@@ -36,7 +36,7 @@ class Proxy(Enum):
 
 
 class Visibility(IntEnum):
-    """The lanes and accesses to which an agent's knowledge of another agent's time applies."""
+    """Which lanes of an agent know of which accesses of another agent up to a time."""
 
     LANE = 0
     """Each lane knows of its own accesses."""
@@ -48,7 +48,7 @@ class Visibility(IntEnum):
 
 @dataclass(eq=False)
 class Clocks:
-    """The latest time of each agent of a group that is known to have passed, for each visibility.
+    """The latest known time of each agent of a group, for each visibility.
 
     ``known`` has shape (visibilities, agents).  Knowledge of all lanes is also in the row of each lane.
     ``others`` maps each other group to the times of its agents.  Signals carry these times to all lanes.
@@ -144,7 +144,7 @@ class Actor:
         learn_time(self.every, scope, slot, time)
 
     def comes_after(self, slot: int, time: int) -> bool:
-        """Return whether another agent's time has certainly passed when this agent comes here."""
+        """Return whether another agent's time has passed, in every schedule, when this agent comes here."""
         return int(self.order[slot]) >= time
 
     def _know_itself(self) -> None:
@@ -239,7 +239,7 @@ def join(agents: Sequence[Actor]) -> None:
 
 
 def learn_others(known: dict[int, Array], more: Mapping[int, Array]) -> None:
-    """Join times of the agents of other groups, without changing the arrays."""
+    """Join ``more`` times of agents of other groups into ``known``, in new arrays."""
     for group, times in more.items():
         mine = known.get(group)
         if mine is not times:

@@ -336,7 +336,7 @@ class Counts:
         return self.known[address]
 
     def number(self, agent: Actor) -> int:
-        """Add a bit that the agent has seen, and return its number."""
+        """Return the number of a new operation, and add its bit to those that the agent has seen."""
         self._numbers += 1
         agent.seen |= 1 << self._numbers
         return self._numbers

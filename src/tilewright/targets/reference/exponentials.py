@@ -28,13 +28,13 @@ P, Q = 4294967087, 2147483543
 """The largest prime of 32 bits that is twice a prime plus one, and that prime."""
 
 BASE = 4
-"""A square, so that its powers modulo P repeat after Q and not before."""
+"""Base of the powers: a square, whose powers modulo P have period Q."""
 
 UNKNOWN = np.uint64(2**32 - 1)
 """Second integer of a number that is unknown modulo Q."""
 
 LOWEST = np.uint64((2**32 - 2) << 32 | (2**32 - 2))
-"""Minus infinity."""
+"""The word of minus infinity."""
 
 LEAST = limits(f32)[0]
 """The lowest finite number of f32."""
@@ -128,7 +128,7 @@ def exp2(words: Array) -> Array:
 
 
 def exp(words: Array) -> Array:
-    """Return powers of e, whose logarithm to base two is rounded to f64."""
+    """Return powers of e: ``exp2`` of the words times ``log2(e)``, which is rounded to f64."""
     return exp2(multiplied(words, embedded(math.log2(math.e))))
 
 

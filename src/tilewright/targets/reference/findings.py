@@ -214,7 +214,7 @@ class Findings:
     _reach: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def is_new(self, key: tuple[object, ...], count: int, reach: int = 0) -> bool:
-        """Count an occurrence; return whether to add it: it is the first of its key, or reaches farther."""
+        """Count an occurrence; return whether to keep it: the first of its key, or a larger ``reach``."""
         self._counts[key] = self._counts.get(key, 0) + count
         if key in self._found:
             return reach > self._reach[key]

@@ -28,7 +28,7 @@ ROW_BYTES = 128
 """Bytes after which the banks of shared memory repeat."""
 
 MOST_KEPT = 512
-"""Number of cached footprints in global memory: later blocks use the same tiles of an operand again."""
+"""Most cached footprints in global memory.  Later blocks read the same tiles of an operand again."""
 
 Found = TypeVar("Found")
 
@@ -211,7 +211,7 @@ class Footprints:
         return slice(first, max(last, first))
 
     def first_copies(self, warp: int, spread: Distribution) -> Array | None:
-        """Mask of the lanes that write, (lanes, 1): the first of lanes with the same values; None: all."""
+        """Return the mask of writing lanes, (lanes, 1): the first of those with equal values; None: all."""
         key = (warp, spread)
         if key not in self._writing:
             threads = self.threads(warp, spread)
@@ -324,7 +324,7 @@ class Leftovers:
         self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
 
     def left_out(self, value: Value, footprint: WarpFootprint, env: Mapping[Sym, int]) -> Array | None:
-        """Mask of the elements that the view excludes from its tensor, (lanes, values), or None."""
+        """Return the mask of elements that the view excludes from its tensor, (lanes, values), or None."""
         if footprint.absent is None:
             return None
         absent = footprint.absent.copy()
@@ -377,7 +377,7 @@ class ViewZeros:
         self._inside: dict[Value, Cond | None] = {}
 
     def absent(self, value: Value, footprint: WarpFootprint, env: Mapping[Sym, int]) -> Array | None:
-        """Mask of the elements past an edge, (lanes, values), or None if there are none."""
+        """Return the mask of the elements past an edge, (lanes, values), or None if no element is."""
         if footprint.absent is None:
             return None
         if value not in self._inside:

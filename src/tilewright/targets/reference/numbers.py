@@ -69,7 +69,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 class Numbers:
-    """The arithmetic of a machine, as the dtypes define it."""
+    """The arithmetic of the dtypes; subclasses replace it."""
 
     in_bytes = True
     """Whether numbers are stored as the bytes of their dtype, so that tensors can share bytes."""

@@ -99,7 +99,7 @@ class RankPlace(NamedTuple):
 
 
 class LaneSpan(NamedTuple):
-    """A piece of time of a lane: ``kind`` is "copy", "tile" or "wait"; ``lane`` is -1 for copy engines."""
+    """A time interval of a lane: ``kind`` is "copy", "tile" or "wait"; ``lane`` is -1 for copy engines."""
 
     rank: int
     lane: int
@@ -124,7 +124,7 @@ class RankLog:
     steps: list[int] = field(default_factory=list)
 
     def note(self, group: int, entry: GroupWork | Fired | Waited) -> None:
-        """Append an entry; work that follows work is added to it."""
+        """Append an entry, or add work to the last entry if that is work, too."""
         known = self.entries.setdefault(group, [])
         last = known[-1] if known else None
         if isinstance(entry, GroupWork) and isinstance(last, GroupWork):
@@ -160,7 +160,7 @@ def _extents(value: Value) -> tuple[Any, ...]:
 
 
 class _Clockwork:
-    """One simulation: groups resume in the order of time."""
+    """A discrete-event simulation of the groups."""
 
     def __init__(self, log: RankLog, costs: Costs) -> None:
         self.log, self.costs = log, costs

@@ -60,7 +60,7 @@ class ShortLoop:
 
     @property
     def needed(self) -> int:
-        """Iterations after which every stage has been used twice, and one more."""
+        """Iterations that use every stage twice, plus one."""
         return 2 * self.stages + 1
 
     def __str__(self) -> str:
@@ -82,7 +82,8 @@ class Coverage:
         left_out: the reason why blocks did not run, and the facts known about them; empty if all ran.
         idle: operations that never ran, each with its line; only the first one of a nested block.
         short: loops that were too short to use their ring twice.
-        ways: values of the condition of each executed `tw.when` without `tw.otherwise`, by its line.
+        condition_values: the values that the condition of each executed `tw.when` without `tw.otherwise`
+            had, by its line.
     """
 
     sizes: tuple[tuple[str, int], ...] = ()
@@ -93,7 +94,7 @@ class Coverage:
     left_out: str = ""
     idle: tuple[str, ...] = ()
     short: tuple[ShortLoop, ...] = ()
-    ways: Mapping[str, frozenset[bool]] = field(default_factory=dict, hash=False)
+    condition_values: Mapping[str, frozenset[bool]] = field(default_factory=dict, hash=False)
 
     def lines(self) -> Iterator[str]:
         """Yield the sentences of the head of a report."""
@@ -135,8 +136,11 @@ def _idle(block: Block, trail: Trail) -> Iterator[str]:
             yield from _idle(region, trail)
 
 
-def ways(kernel: Kernel, trail: Trail) -> dict[str, frozenset[bool]]:
-    """Return the values of the conditions without `tw.otherwise`, which `idle` cannot show."""
+def condition_values(kernel: Kernel, trail: Trail) -> dict[str, frozenset[bool]]:
+    """Return the values that the condition of each executed `tw.when` without `tw.otherwise` had.
+
+    Such a condition that was never false leaves no operation that `idle` could name.
+    """
     found: dict[str, frozenset[bool]] = {}
     for op in kernel.walk():
         if isinstance(op, If) and not op.otherwise.ops and id(op) in trail.took:
@@ -200,7 +204,7 @@ def covered(
     strides = {param.sym for param in kernel.sizes if "stride" in param.sym.name}
     sizes = tuple((sym.name, env[sym]) for sym in extents(kernel) if sym in env and sym not in strides)
     missing, short = idle(kernel, trail), short_loops(kernel, trail)
-    took = ways(kernel, trail)
+    took = condition_values(kernel, trail)
     return Coverage(sizes, grid, blocks, kernel.threads, lanes, left_out, missing, short, took)
 
 
@@ -415,11 +419,11 @@ class SizesReport:
     @property
     def one_sided(self) -> tuple[str, ...]:
         """Conditions that were true whenever they were evaluated, each with its line."""
-        ways: dict[str, frozenset[bool]] = {}
+        values: dict[str, frozenset[bool]] = {}
         for _, report in self.reports:
-            for where, went in report.coverage.ways.items():
-                ways[where] = ways.get(where, frozenset()) | went
-        return tuple(where for where, went in ways.items() if went == {True})
+            for where, went in report.coverage.condition_values.items():
+                values[where] = values.get(where, frozenset()) | went
+        return tuple(where for where, went in values.items() if went == {True})
 
     @property
     def short(self) -> tuple[ShortLoop, ...]:

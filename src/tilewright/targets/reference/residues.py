@@ -197,7 +197,7 @@ class Ring:
         return np.where(self.order(left) <= self.order(right), right, left)
 
     def some(self, name: str, operands: Sequence[Array]) -> Array:
-        """Return integers below `PRIME` that are equal for equal name and arguments."""
+        """Return a hash of a function's name and arguments: integers below `PRIME`."""
         made: Array = np.asarray(np.uint64(some_residue(name)))
         for operand in map(self.key, operands):
             made = mixed(add(multiplied(made, np.asarray(3, np.uint64)), operand))

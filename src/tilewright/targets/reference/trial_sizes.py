@@ -34,13 +34,13 @@ GRIDS = (1, 2)
 """Numbers of blocks to try along each axis of the grid."""
 
 TURNS = 48
-"""Conditions are evaluated for up to this number of loop iterations, or of blocks along an axis."""
+"""Most loop iterations, or blocks along an axis, for which conditions are evaluated."""
 
 CHANGES = 2
-"""Number of changes of a condition to try, beginning with the first."""
+"""Most changes of a condition to try: the first ones."""
 
 CONDITIONS = 8
-"""Number of conditions to try along one dimension: the first that change."""
+"""Most conditions to try along one dimension: the first that change."""
 
 
 @dataclass(frozen=True)

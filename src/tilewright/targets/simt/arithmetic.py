@@ -38,11 +38,11 @@ WORD = 32
 """Bits of a word."""
 
 AT_ONCE = 2
-"""Unrolled generations, so that one proceeds while another waits for its product."""
+"""Number of unrolled generations: one proceeds while another waits for its product."""
 
 
 def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> None:
-    """Write ``random_at_least`` of a place: a loop over the bits of a word, then their truth values."""
+    """Write ``random_at_least`` of a place: loops that fill words of bits, then unpack the truth values."""
     spread = op.result.fragment.distribution
     width = gcd(spread.size_values, WORD)
     each = FOUR if place.along is not None and width % FOUR == 0 else 1

@@ -88,7 +88,7 @@ def _value(scope: LocalNames, op: Copy, name: Code, first: Int, width: int, *, i
 
 @SIMT_RULES.rule(Signal)
 def signal(emitter: SimtEmitter, op: Signal) -> None:
-    """Write a release by the first thread."""
+    """Write an increment with release semantics by the first thread."""
     emitter.comment(op, f"signal {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
     function, value = ("signal_counter", op.value) if op.of is None else ("signal_counter_of", op.of)
@@ -97,7 +97,7 @@ def signal(emitter: SimtEmitter, op: Signal) -> None:
 
 @SIMT_RULES.rule(Ticket)
 def ticket(emitter: SimtEmitter, op: Ticket) -> None:
-    """Write a release and acquire by the first thread, which stores the ticket in shared memory."""
+    """Write an acquire-release increment by the first thread, which stores the ticket in shared memory."""
     emitter.comment(op, f"take a ticket of {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
     taken = call("take_ticket", place)
@@ -109,7 +109,7 @@ def ticket(emitter: SimtEmitter, op: Ticket) -> None:
 
 @SIMT_RULES.rule(Await)
 def wait(emitter: SimtEmitter, op: Await) -> None:
-    """Write acquires by the first warp, until the counter has the value."""
+    """Write a loop of acquire loads by the first warp, until the counter reaches the value."""
     emitter.comment(op, f"wait until {op.counter} is {emitter.spell(op.value)} or more")
     place = counter_address(emitter, op.counter)
     function = _scoped("await_counter", op.scope)

@@ -171,7 +171,7 @@ def reduce(emitter: SimtEmitter, op: ReduceOp) -> None:
 
 @SIMT_RULES.rule(Redistribute)
 def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
-    """Copy registers to new indices: in a loop if digits of its index give the old ones, else one by one."""
+    """Copy registers to new indices: in a loop if old indices are sums of its digits, else one by one."""
     held, name, source = op.source.fragment.distribution, emitter.name(op.result), emitter.name(op.source)
     box = zip(op.start, op.distribution.shape, strict=True)
     part = ", ".join(f"{emitter.spell(at)}:{emitter.spell(add(at, n))}" for at, n in box)

@@ -28,7 +28,7 @@ FOUR = 4
 """Neighbouring elements that share one generation."""
 
 WIDE = 64
-"""Bits of the integers of the text."""
+"""Bits of the integers in which generated text computes an index."""
 
 SUMS: dict[str, Callable[[Int, Int], Int]] = {"add": add, "mul": mul, "floordiv": floordiv, "mod": mod}
 
@@ -51,7 +51,7 @@ class RandomPlace:
 
 
 class RandomPlaces:
-    """All random places of a kernel.
+    """Finds the random masks of a kernel whose index is an integer expression of coordinates.
 
     Args:
         kernel: the lowered kernel.
