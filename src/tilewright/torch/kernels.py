@@ -33,7 +33,7 @@ def op(
 
     Args:
         kernel: the kernel, or the result of `Kernel.bind` if it has constants. Its results must declare the
-        names of their dimensions.
+            names of their dimensions.
         results: the names of its results; default: the parameters that a dataflow kernel stores to. An
             explicit kernel needs them.
         dtypes: dtypes of results by name; default: that of the first argument.
