@@ -528,7 +528,7 @@ def plan_complex(
 def _parts(
     given: Mapping[str, Any], asked: ComplexWanted, located: Sequence[Located]
 ) -> tuple[dict[str, Parts], complex]:
-    """The real and imaginary parts of the arrays, and the factor of ``c``, which may stand for ``out``."""
+    """The real and imaginary parts of the arrays, and the factor of ``c``, which may be ``out``."""
     read = dict(zip(PARTS, located, strict=True)) if located else {}
     parts = {
         name: parts_of(asked.op, name, one, read, may_be_real=name == FACTOR[0])

@@ -431,7 +431,7 @@ def _seen(name: str, axes: Axes) -> tuple[Seen, MatrixBatch]:
 # ---------------------------------------------------------------- kernels
 
 IN_KERNEL = ("a", "b", "bias", "multiply", "residual", "out")
-"""The arrays of each kernel, in its order. ``out`` stands for an absent array, which is not read."""
+"""The arrays of each kernel, in its order. ``out`` replaces an absent array, which is not read."""
 
 RARE_ARRAYS = ("c", *SCALES)
 """Arrays that a kernel declares only if the call has them, in its order."""

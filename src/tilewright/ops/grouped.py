@@ -233,7 +233,7 @@ def plan_grouped(
             info, dims = seen[name].info, zip(axes[name], seen[name].info.shape, strict=True)
             info = replace(info, shape=tuple(0 if dim == summed else extent for dim, extent in dims))
             seen[name] = Strided(seen[name].array, info)
-    if "bias" not in seen and axes is AXES:  # the first row of each matrix stands for it, and is not read
+    if "bias" not in seen and axes is AXES:  # the first row of each matrix replaces it, and is not read
         info = infos["b"]
         (groups, _, columns), (step, _, unit) = info.shape, info.strides
         seen["bias"] = Strided(arrays["b"], replace(info, shape=(groups, columns), strides=(step, unit)))

@@ -68,7 +68,7 @@ PLAIN = ("a", "b", "out")
 """The arrays of the kernel of a product without terms, in its order."""
 
 COMBINED = ("a", "b", "c", "bias", "residual", "out")
-"""The arrays of the kernel with terms after the sums; ``out`` stands for absent ones, which are not read."""
+"""The arrays of the kernel with terms after the sums; ``out`` replaces absent ones, which are not read."""
 
 LEAST_REWRITTEN = 2.0**26
 """Least number of multiplications for which anything is rewritten; fewer take less time than a launch."""

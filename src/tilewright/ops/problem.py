@@ -133,9 +133,9 @@ def problem_of(arrays: Mapping[str, MatrixBatch], joined: str = "mn", *, multipl
     """The problem of the arrays.
 
     Args:
-        arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
-            column; all others, such as ``c``, are broadcast to the result. An array ``a_...`` or ``b_...``,
-            such as the imaginary parts ``a_im``, has the shape of that operand.
+        arrays: the arrays called ``a``, ``b``, ``out``, and ``bias`` if the call has it, one number for each
+            column; all others, e.g. ``c``, are broadcast to the result. An array ``a_...`` or ``b_...``,
+            e.g. the imaginary parts ``a_im``, has the shape of that operand.
         joined: whether batches may be joined with rows (``"m"``), with columns (``"n"``), or with both.
         multiplies: whether there are products; otherwise K is 0, for alpha = 0 as in BLAS, and A and B are
             not read.

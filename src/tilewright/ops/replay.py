@@ -408,7 +408,7 @@ class Container(NamedTuple):
 
     Args:
         parts: returns them.
-        names: the arguments that they stand for; ``{}`` is the name of the argument.
+        names: names of the values; ``{}`` is the name of the argument.
     """
 
     parts: Callable[[Any], tuple[Any, ...]]

@@ -191,7 +191,8 @@ class ProductOperand:
         parts: the matrices that an algebra multiplies: one, both parts of complex numbers, or halves.
         multiplied: the dtype in which they are multiplied; None: their own.
         zeros: array of zero points, subtracted from groups of neighbours along K; "": none.
-        factors: array of factors by which groups are then multiplied, or of bytes of powers of 2; "": none.
+        factors: array of factors of groups, or of bytes of powers of 2, applied after the zero points; "":
+            none.
         scales: array of factors of the products of blocks along K; "": none.
         table: the number of each code, if elements are codes; empty: elements are numbers.
     """

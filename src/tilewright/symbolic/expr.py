@@ -425,7 +425,7 @@ def _at_most(left: Int, right: Int) -> bool | None:
 
 
 def select(cond: Cond, left: Int, right: Int) -> Int:
-    """``left`` where ``cond`` holds, else ``right``."""
+    """``left`` if ``cond`` holds, else ``right``."""
     known = prove(cond)
     if known is not None:
         return left if known else right
@@ -433,17 +433,17 @@ def select(cond: Cond, left: Int, right: Int) -> Int:
 
 
 def less(left: Int, right: Int) -> Cond:
-    """``left < right``, folded where it can be proved."""
+    """``left < right``; a constant if ranges and divisors decide it."""
     return _fold(Less(left, right))
 
 
 def less_equal(left: Int, right: Int) -> Cond:
-    """``left <= right``, folded where it can be proved."""
+    """``left <= right``; a constant if ranges and divisors decide it."""
     return less(left, add(right, 1))
 
 
 def equal(left: Int, right: Int) -> Cond:
-    """``left == right``, folded where it can be proved."""
+    """``left == right``; a constant if ranges and divisors decide it."""
     return _fold(Equal(left, right))
 
 

@@ -83,7 +83,7 @@ def node(cls: type[NodeType]) -> type[NodeType]:
 
 
 class Expr:
-    """A symbolic integer. Build with Python operators and the functions of this module."""
+    """A symbolic integer.  Build it with Python operators and the functions of `tilewright.symbolic.expr`."""
 
     __slots__ = ("_hash",)
 
@@ -215,7 +215,7 @@ class Max(Expr):
 
 @node
 class Select(Expr):
-    """``left`` where ``cond`` holds, else ``right``."""
+    """``left`` if ``cond`` holds, else ``right``."""
 
     cond: Cond
     left: Int

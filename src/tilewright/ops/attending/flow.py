@@ -186,7 +186,7 @@ def _attend_to_caches(
 
 
 PAGED = ARRAYS | {"K": "P S G D", "V": "P S G E", "sinks": "G R", "lengths": "B", "pages": "B T"}
-"""Arrays whose keys and values lie in pages of S rows, with the numbers of the pages of each batch."""
+"""Arrays whose keys and values lie in pages of S rows, with the page numbers of each batch."""
 
 
 @kernel_by_name(**PAGED, **NUMBERS, **DRAWN)

@@ -40,10 +40,10 @@ LAST = "last"
 """Value of `diagonal` for masks in which the last row sees the last key."""
 
 LENGTHS = "k_lengths"
-"""Name of the array of the numbers of keys of each batch."""
+"""Name of the array with the number of keys of each batch."""
 
 PAGES = "k_pages"
-"""Name of the array of the numbers of pages of each batch."""
+"""Name of the array with the page numbers of each batch."""
 
 OFFSETS = {"q_offsets": "q", "k_offsets": "k"}
 """Arrays of the bounds of packed sequences, each with the array whose rows they bound."""
@@ -201,7 +201,7 @@ def in_pages(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
     """View the pages of keys and values as caches (B, G, N, D) and (B, G, N, E), whose elements are not read.
 
     Args:
-        infos: the arrays of a call with numbers of pages.
+        infos: the arrays of a call with page numbers.
 
     Raises:
         LaunchError: shapes do not fit, or the call has offsets or a bias.
@@ -231,7 +231,7 @@ def in_pages(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
 
 
 def check_pages(infos: Mapping[str, ArrayInfo]) -> None:
-    """Check the numbers of the pages in use, if they lie in host memory.
+    """Check the page numbers in use, if they lie in host memory.
 
     Raises:
         LaunchError: a page does not exist.
@@ -255,7 +255,7 @@ def check_pages(infos: Mapping[str, ArrayInfo]) -> None:
 
 
 def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
-    """Check the numbers of keys of each batch; their values only if they lie in host memory.
+    """Check the array with the number of keys of each batch; its values only if they lie in host memory.
 
     Raises:
         LaunchError: the call has offsets, the shape does not fit, or a length exceeds the number of keys.
@@ -410,7 +410,7 @@ def heads_first(info: ArrayInfo) -> ArrayInfo:
 
 
 class Bounds(NamedTuple):
-    """The first rows of all sequences, or the ends of their rows, in the array of their offsets.
+    """A view of an array of offsets: the first rows of all sequences, or the ends of their rows.
 
     Args:
         of: the name of the array.

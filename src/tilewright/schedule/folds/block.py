@@ -103,7 +103,7 @@ class FoldBlock:
         self.place = StepPlace(self)
         nodes = {id(one): one for one in (*form.flow.walk(), *form.inside())}.values()
         uses = Counter(id(argument) for one in nodes for argument in one.arguments)
-        found = () if form.fold.results else masks_of(form)  # the steps of such loops are all stored
+        found = () if form.fold.results else masks_of(form)  # a step that stores results is never skipped
         self.masks = {id(one.node): one for one in found if uses[id(one.value)] == 1}
         """The masks that change their value in place, by the `id` of the choice."""
 

@@ -347,7 +347,7 @@ def in_parts(
     blocks, least = _at_once(schedule, form, arch, processors), processors
     if form.fold.results and arch.vector_registers:  # their parts wait for each other
         return
-    if not form.products and arch.shared_bytes:  # such loops wait for loads alone
+    if not form.products and arch.shared_bytes:  # loads limit these loops
         warps = EXCHANGING_WARPS if form.fold.results else LOADING_WARPS
         each = max(warps // schedule.warps[0], 1)
         if form.fold.results:  # all blocks run at once, with their shared memory

@@ -35,7 +35,7 @@ from tilewright.schedule.folds.group_rings import (
     row_elements,
     step_rows,
 )
-from tilewright.schedule.folds.groups import dealt
+from tilewright.schedule.folds.groups import role_registers
 from tilewright.schedule.folds.items import longest
 from tilewright.schedule.folds.kept import against_kept
 from tilewright.schedule.folds.masks import masks_of
@@ -209,7 +209,10 @@ def proposals(
 
 
 def _within_row(form: FoldForm, operand: Operand) -> int:
-    """Elements of the loop that lie within one chosen row of an array, in every group; 0 if none do."""
+    """Number of the loop's elements that share one gathered row of an array; 0 if no rows are gathered.
+
+    Every group begins at a multiple of this number.
+    """
     merged = merged_rows(form.flow, operand)
     return merged and gcd(merged, 0 if form.n.groups is None else form.n.groups.unit)
 
@@ -497,8 +500,8 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
     if schedule.group_n and not schedule.blocks:
         text = f"group_n={schedule.group_n} with blocks=0; bands order the tiles of a persistent grid"
         yield "group_n", text, "group_n=0, or blocks=132", step
-    if schedule.registers and dealt(schedule.groups) - schedule.groups * schedule.registers < LEAST:
-        most = (dealt(schedule.groups) - LEAST) // schedule.groups // 8 * 8
+    if schedule.registers and role_registers(schedule.groups) - schedule.groups * schedule.registers < LEAST:
+        most = (role_registers(schedule.groups) - LEAST) // schedule.groups // 8 * 8
         text = f"{schedule.groups} groups with {schedule.registers} registers for each thread"
         yield "registers", text, f"registers={most}", step
     if unfit:
@@ -519,7 +522,7 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
         text = f"tile={schedule.tile} and width={width} for {schedule.groups} groups of {ROWS} rows"
         yield "tile", text, f"tile={near}, and a width of 16 to 256, a multiple of 16", step
     used = registers_of(form, schedule, late=is_late(form, schedule))
-    most = (schedule.registers or dealt(schedule.groups) // (schedule.groups + 1)) - LEAST
+    most = (schedule.registers or role_registers(schedule.groups) // (schedule.groups + 1)) - LEAST
     if used > most:
         text = f"{used} registers of a thread for scores, left operands and sums; it has {most} for them"
         yield "tile", text, f"tile={(rows, max(run // 32 * 16, 16), depth)}, or a smaller width", step

@@ -52,7 +52,7 @@ def in_panels(extent: int) -> int:
 
 
 def panel_types(form: FoldForm, schedule: Schedule) -> tuple[DType, ...]:
-    """The dtypes of the results along the loop that leave through panels in shared memory."""
+    """The dtypes of the results along the loop that are stored through panels in shared memory."""
     staged = schedule.epilogue == STAGED and not form.mixtures
     return tuple(dict.fromkeys(store.operand.dtype for store in form.passing)) if staged else ()
 

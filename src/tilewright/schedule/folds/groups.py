@@ -62,7 +62,7 @@ OF_LANES = 512
 """Registers of a multiprocessor divided by the 128 threads of a warpgroup."""
 
 
-def dealt(groups: int) -> int:
+def role_registers(groups: int) -> int:
     """Return the sum of registers per thread over all roles.
 
     A launch gives each of the ``groups + 1`` warpgroups the same number of registers, a multiple of 8.
@@ -191,7 +191,7 @@ class GroupBlock(FoldBlock):
             if schedule.is_split:
                 kinds = [(self.place.spread(cell.axes), cell.dtype) for cell in form.fold.cells]
                 self.exchange = self.reduction(self.tiles * groups, kinds)
-        few = min(FEW, dealt(groups) - groups * schedule.registers) if schedule.registers else None
+        few = min(FEW, role_registers(groups) - groups * schedule.registers) if schedule.registers else None
         with made_by("roles"), role(warps=WARPS, registers=few), role(warps=1):
             for copied in self.moved:
                 copied.begin()

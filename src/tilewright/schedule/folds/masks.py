@@ -37,7 +37,7 @@ from tilewright.schedule.skipping import Comparison, all_comparisons
 
 @dataclass(frozen=True)
 class Mask:
-    """A choice between a value, if all of some comparisons of positions hold, and a number.
+    """``select(mask, value, number)``, where the mask holds if all of its comparisons of positions hold.
 
     Args:
         node: the choice, ``select(mask, value, number)``.
@@ -166,7 +166,7 @@ class Trials:
         known_before[key] = leaves and bool(self.steps) and choices.are_seen(constants)
         return known_before[key]
 
-    def numbers_behind(self, node: Node, number: float) -> dict[int, float]:
+    def numbers_where(self, node: Node, number: float) -> dict[int, float]:
         """Find values that are constant wherever ``node`` is a number: weights are 0 where scores are -inf.
 
         The trials are those of `leaves_state`, but ``node`` is the number only in its last column, so that

@@ -172,9 +172,9 @@ class StepPlace:
         """The span of the loop."""
         return self.block.form.n
 
-    def behind(self, node: Node, number: float) -> Mapping[int, float]:
+    def numbers_where(self, node: Node, number: float) -> Mapping[int, float]:
         """The values of a step that are one known number wherever ``node`` is ``number``, by their `id`."""
-        return self.block.trials.numbers_behind(node, number)
+        return self.block.trials.numbers_where(node, number)
 
     def mask(self, node: Map) -> Mask | None:
         """The mask of a choice that may change its value in place; None for other choices."""

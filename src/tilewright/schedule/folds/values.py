@@ -112,7 +112,7 @@ class Place(Protocol):
     def loop(self) -> Span:
         """The span of the loop."""
 
-    def behind(self, node: Node, number: float) -> Mapping[int, float]:
+    def numbers_where(self, node: Node, number: float) -> Mapping[int, float]:
         """The values of a step that are one known number wherever ``node`` is ``number``, by their `id`."""
 
 
@@ -215,8 +215,8 @@ class TileValues:
             self._beyond.pop(one, None)  # the number that they follow from has changed
         self._beyond[id(node)] = number
         if column == self.place.loop:  # values that are computed later follow from the number
-            behind = self.place.behind(node, number)
-            later = {one: known for one, known in behind.items() if one not in self.known}
+            known_numbers = self.place.numbers_where(node, number)
+            later = {one: known for one, known in known_numbers.items() if one not in self.known}
             self._beyond.update(later)
             self._derived[id(node)] = set(later)
         return held
