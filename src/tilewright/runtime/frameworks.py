@@ -111,7 +111,7 @@ def finish(
             step, rest = divmod(stride, unit)
             if step < 0 or rest:
                 if extent <= 1 or 0 in extents:
-                    step = 0  # never taken
+                    step = 0  # with one element the stride is not used
                 elif rest:
                     raise LaunchError(
                         f"stride {stride} bytes of dimension {dim} is no multiple of the {unit} bytes of an "

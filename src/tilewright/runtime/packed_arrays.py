@@ -120,7 +120,7 @@ def in_bytes(info: ArrayInfo) -> ArrayInfo:
         return info
     each, dim = info.dtype.per_byte, packed_dim(info.strides, info.shape)
     shape = tuple(n // each if d == dim else n for d, n in enumerate(info.shape))
-    # The stride of a dimension with one element is never taken; it must not look like the packed dimension.
+    # The stride of a dimension with one element is not used; it must not look like the packed dimension.
     steps = [
         max(step, 2 * each) if n == 1 else step for n, step in zip(info.shape, info.strides, strict=True)
     ]

@@ -230,7 +230,7 @@ SHORTCUT_SOURCE = """
 typedef long long Word;
 typedef void (*Entry)(const void* arguments, Word* board, void* scratch, Word blocks);
 
-// CPython's and NumPy's objects, as far as they are read.
+// The fields of CPython's and NumPy's objects that this code reads.
 struct Object { Word references; void* type; };
 struct Array {
   Object head;
@@ -242,7 +242,7 @@ struct Array {
 };
 constexpr int WRITEABLE = 0x400, ADDRESS_MASK = 15, MOST_ARRAYS = 3;
 
-// What one array must be like.
+// The metadata that one array must have.
 struct Fit {
   Word rank;
   const Word* sizes;  // extents, then strides in bytes

@@ -1,4 +1,4 @@
-// What every handler of calls has: their records, errors, and buffers. It follows XLA's own header and needs no other.
+// Records, errors and buffers that all handlers of calls share. XLA's own header precedes this text.
 
 extern "C" {
 void* malloc(unsigned long);

@@ -65,7 +65,7 @@ void give_back(Block* block) {
 
 // One launch, for XLA's threads.  A task may begin after the launch has ended: it then finds it closed.
 struct Job {
-  Word board[4];  // the next block; which wait cannot end; threads inside; those of them that wait
+  Word board[4];  // next block; number of a wait that cannot end, or 0; threads inside; threads that wait
   Entry entry;
   const void* arguments;
   char* scratch;

@@ -134,7 +134,7 @@ int cuda_map(const Cuda& driver, const Map& map, int bits, const tilewright_arra
   bool empty = false;
   for (int dim = 0; dim < map.rank; ++dim) empty |= array->shape[dim] == 0;
   const int inner = map.order[map.rank - 1];
-  // A stride that is never taken may be 0, and then is that of dense rows.
+  // A dimension of extent 1 may have stride 0; it gets the stride of dense rows.
   const Bytes dense = empty ? 16 : ((Bytes)array->shape[inner] * size + 15) / 16 * 16;
   for (int at = 0; at < map.rank; ++at) {
     const int dim = map.order[map.rank - 1 - at];

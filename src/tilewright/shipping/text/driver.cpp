@@ -29,7 +29,7 @@ struct Image {
   const Map* maps;
   int first_map;  // offset of the first tensor map
   void** cells;   // the loaded kernel; on HIP one for each device
-  Bytes* allowed; // a bit for each device that knows its shared memory
+  Bytes* allowed; // a bit for each device on which its shared memory is allowed
 };
 
 constexpr int MOST_ARGUMENTS = 128, MOST_DEVICES = 64, MAP_BYTES = 128;

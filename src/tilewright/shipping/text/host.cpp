@@ -139,16 +139,16 @@ int check_apart(const ArrayClass& its, const tilewright_array* stored, const Arr
 struct Kernel {
   const char* arch;
   int number;   // of the class
-  int demands;  // how much the class asks of arrays
+  int demands;  // number of requirements of the class
   int arrays;
   const Wide* measured;  // the extents that it was exported for, eight for each array
   int (*bind)(const Call&, Bound&);
   void (*fill)(const Call&, const Bound&, char* workspace, unsigned char* buffer);
   int buffer_bytes;
-  const void* code;  // what the target needs besides
+  const void* code;  // the Program or the Image of the kernel
 };
 
-// How far the extents of a call are from those that a kernel was exported for: a product of ratios.
+// Distance between the extents of a call and those that a kernel was exported for: a product of ratios.
 double distance(const Kernel& kernel, const Call& call, const int* ranks) {
   double found = 1;
   for (int at = 0; at < kernel.arrays; ++at)
@@ -159,8 +159,8 @@ double distance(const Kernel& kernel, const Call& call, const int* ranks) {
   return found;
 }
 
-// Choose a kernel of an architecture: of those whose class fits, the one that asks most of its arrays; of equal
-// ones that with the nearest extents.
+// Choose a kernel of an architecture: among those whose class fits, the one with the most requirements; among
+// equals, the one with the nearest extents.
 int choose(const Kernel* kernels, int count, const char* arch, int number, const Call& call, const int* ranks,
            const Kernel** chosen, Bound& bound) {
   int wrong = error(TILEWRIGHT_MACHINE, 0);
