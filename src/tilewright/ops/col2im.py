@@ -273,7 +273,7 @@ class Blocks:
 
 
 def _bound(columns: ArrayInfo, windows: Sequence[Window], *, accumulate: bool, on_host: bool) -> Bound:
-    """The kernel for columns like these."""
+    """The kernel, bound to the constants of these columns."""
     return summing(len(windows)).bind(
         windows=tuple(windows),
         sums=SUMS[columns.dtype],

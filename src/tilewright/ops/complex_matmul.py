@@ -232,7 +232,7 @@ def multiplied(
     dropped: Dropout = NO_DROPOUT,
     subscripts: str | None = None,
 ) -> Any:
-    """The product of complex arrays; a repeated call needs only addresses and numbers.
+    """Multiply complex arrays; a call with the metadata of an earlier one is replayed.
 
     Args:
         op: the operation's name in messages.

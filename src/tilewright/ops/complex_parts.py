@@ -211,7 +211,7 @@ def are_together(re: ArrayInfo, im: ArrayInfo) -> bool:
 
 
 def as_pairs(re: Strided, dtype: DType | None = None) -> Strided:
-    """Both parts as one array.
+    """View both parts as one array of pairs.
 
     Args:
         re: the real parts; the imaginary parts are their neighbours in memory.
@@ -222,7 +222,7 @@ def as_pairs(re: Strided, dtype: DType | None = None) -> Strided:
 
 
 def with_both(re: Strided) -> Strided:
-    """Both parts as one array of numbers, along a last dimension of two.
+    """View both parts as one array of numbers, with a last dimension of two.
 
     Args:
         re: the real parts; the imaginary parts are their neighbours in memory.

@@ -117,7 +117,9 @@ def by_four(conjugates: Conjugates) -> Algebra:
 
 
 def by_three(conjugates: Conjugates) -> Algebra:
-    """The algebra by three, ``P1 = Ar Br``, ``P2 = Ai Bi`` and ``P3 = (Ar + sa Ai) (Br + sb Bi)``.
+    """The algebra of complex products by three real ones.
+
+    They are ``P1 = Ar Br``, ``P2 = Ai Bi`` and ``P3 = (Ar + sa Ai) (Br + sb Bi)``.
 
     With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``.  The subtractions cancel leading
     bits of ``P3``: an imaginary part that is ``2**n`` times smaller than ``P3`` loses n bits.
@@ -197,7 +199,7 @@ def contracted(made: Contraction, number: DType, rare: tuple[str, ...] = ()) -> 
 
 @lru_cache(maxsize=64)
 def three_products(rank: int, number: DType, rare: tuple[str, ...] = ()) -> Kernel:
-    """Like `four_products`, by three products, whose sums of parts a prepass has written; see `by_three`.
+    """`four_products` by three products; a prepass has written the sums of parts.  See `by_three`.
 
     Args:
         rank: number of batch dimensions.

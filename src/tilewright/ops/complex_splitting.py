@@ -48,7 +48,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class PartsTiling:
-    """How a block of threads splits rows of an operand, tile after tile along K.
+    """The tiles in which a block splits rows of an operand, one after the other along K.
 
     Args:
         rows: rows of a tile.

@@ -210,7 +210,7 @@ def doubling() -> Kernel:
 
 @lru_cache(maxsize=1)
 def product_of_doubled() -> Kernel:
-    """``D = A B``, where another launch writes B."""
+    """``D = A B``; a prepass writes B."""
 
     @kernel_of(A="m k", B="k n", D="m n")
     def gemm_of_pairs() -> TiledProduct:
@@ -221,7 +221,7 @@ def product_of_doubled() -> Kernel:
 
 @dataclass(frozen=True)
 class Doubled:
-    """The second operand with each part twice.
+    """The layout of the second operand with each part twice.
 
     Args:
         rows: rows of B, along K.

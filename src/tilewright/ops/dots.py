@@ -31,7 +31,7 @@ from tilewright.targets.target import TARGETS
 from tilewright.threads.distribution import raked
 
 DOT_ROWS = 64
-"""Rows of the matrices: as many as a tile of Hopper's multiply has."""
+"""Rows of the matrices: those of one `wgmma`."""
 
 DOT_UNIT_BYTES = 16
 """Unit of the length of a row, in bytes: bulk copies need it."""

@@ -44,7 +44,7 @@ OCCUPIED = 0.75
 """Share of the processors that need a tile for one kernel to pay, on machines without estimates."""
 
 FEW_COLUMNS = 1024
-"""Columns of the first product up to which one block takes less time than two launches."""
+"""Most columns of the first product at which one block takes less time than two launches."""
 
 CHAIN_OVERLAP = 0.75
 """Time of a loop by warpgroups, relative to its work: products of a step overlap with functions of another.

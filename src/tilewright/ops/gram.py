@@ -35,7 +35,9 @@ _PLANS: Plans[Replay] = Plans()
 
 @lru_cache(maxsize=64)
 def symmetric(rank: int, number: DType) -> Kernel:
-    """``D[..., m, n] = alpha * sum_k A[..., m, k] * B[..., k, n]``, which is symmetric and stored twice.
+    """``D[..., m, n] = alpha * sum_k A[..., m, k] * B[..., k, n]``, which is symmetric.
+
+    Half of its tiles are computed, and each is stored to both of its places.
 
     Args:
         rank: number of batch dimensions.

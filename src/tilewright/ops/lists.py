@@ -184,7 +184,7 @@ def _known(
 
 
 WRITES = "tilewright.schedule.expand:write_lists"
-"""Writes the kernel. Imported when the first is traced."""
+"""Writes kernels of lists. Imported when the first one is traced."""
 
 UPLOADS = "tilewright.runtime.gpu_memory:uploads"
 """Uploads tables to a GPU. Imported at the first upload."""

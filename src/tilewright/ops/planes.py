@@ -433,7 +433,7 @@ def prepass_of(
 
 
 AS_COPIED = 0.03, 0.25
-"""Fractions of the peak rate that products of halves reach if threads copy narrow elements: least and most.
+"""Least and greatest fraction of the peak rate of 16-bit products whose threads copy single elements.
 
 An H200 reaches 0.04 to 0.21 from 10⁹ operations on.  If both fractions lead to one decision, it is final; if
 not, the schedules are estimated.

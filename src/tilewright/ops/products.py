@@ -272,7 +272,7 @@ def grouped(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
 
 @lru_cache(maxsize=64)
 def grouped_along_k(number: DType, rare: tuple[str, ...] = ()) -> Kernel:
-    """``D[g] = dropout(activation(alpha * A[:, k] @ B[k] + beta * C + bias[g]) * Y) + R``, k of group g.
+    """``D[g] = dropout(activation(alpha * A[:, k] @ B[k] + beta * C + bias[g]) * Y) + R``, k in group g.
 
     Args:
         number: the dtype in which all but the sums is computed.

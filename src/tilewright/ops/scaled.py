@@ -340,7 +340,7 @@ class Scaling:
         return Scaling(group, shared, *posed_with(whole, wanted), rare)
 
     def seen(self, name: str, call: Call) -> tuple[str, Strided]:
-        """Return an argument of the kernel: the name of the call's array, and how the kernel sees it.
+        """Return an argument of the kernel: the name of the call's array, and the kernel's view of it.
 
         Args:
             name: the parameter.  Another array replaces an absent one, which is not read.

@@ -41,7 +41,7 @@ GROUPED = ("scaled_mm", "rearrange_weights")
 
 
 TINIEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-"""Sizes of normal numbers of f32."""
+"""Smallest and largest positive normal number of f32."""
 
 
 def number_of(op: str, name: str, given: Any) -> float | None:

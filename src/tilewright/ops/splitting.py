@@ -60,7 +60,7 @@ TOP = 14
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a block of threads splits rows of an operand, tile after tile along K.
+    """The tiles in which a block splits rows of an operand, one after the other along K.
 
     Args:
         rows: rows of a tile.

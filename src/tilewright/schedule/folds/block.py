@@ -59,7 +59,7 @@ from tilewright.threads.distribution import Distribution
 
 
 class FoldBlock:
-    """The work of one block.
+    """The work of one block for a loop that carries a state.
 
     Args:
         form: the form of the flow.

@@ -359,7 +359,7 @@ def in_parts(
 
 
 def _at_once(schedule: Schedule, form: FoldForm, arch: Arch, processors: int) -> int:
-    """Blocks that run at the same time."""
+    """Number of blocks that the machine runs at once."""
     if not arch.shared_bytes or schedule.by_bulk:
         return processors
     used = max(shared_bytes(schedule, form), 1)
@@ -476,7 +476,7 @@ def candidates(question: LoopQuestion) -> tuple[Candidate, ...]:
 
 
 def _near(schedule: Schedule, form: FoldForm) -> Iterator[tuple[str, Schedule]]:
-    """Schedules that differ from another one, each with the field that differs; some are illegal."""
+    """Variants of a schedule, each with the name of the field that differs; some are illegal."""
     rows, run, depth = schedule.tile
     unit = max(schedule.atom.shape[1:]) if not schedule.by_bulk else 16
     tiles = [(rows, run, depth)]

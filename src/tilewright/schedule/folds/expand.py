@@ -80,7 +80,7 @@ class ScanPlace(StepPlace):
 
 
 class ScanBlock(FoldBlock):
-    """The work of one block for a loop whose steps store results, by threads that copy and multiply."""
+    """The work of one block for a loop whose steps store results.  All threads both copy and multiply."""
 
     def __init__(self, form: FoldForm, schedule: Schedule, arguments: dict[str, Any]) -> None:
         super().__init__(form, schedule, arguments)
@@ -237,7 +237,7 @@ class TapValues(TileValues):
         self.form = place.block.form
 
     def value(self, node: Node) -> Any:
-        """A value: a number, or a tile."""
+        """The value of a node: a number, or a tile."""
         if id(node) not in self.known and (key := self.key(node)) is not None:
             if (id(node), key) not in self.shared:
                 self.shared[id(node), key] = super().value(node)

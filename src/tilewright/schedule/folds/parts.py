@@ -156,7 +156,7 @@ class StateMerge:
         return any(isinstance(rule, Stated) for rule in self.rules)
 
     def merged(self, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]) -> list[Any]:
-        """The cells of two parts that follow each other, merged.
+        """The merged cells of two adjacent parts.
 
         Args:
             place: the tile of the block.
