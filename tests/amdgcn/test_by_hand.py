@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tests.amdgcn.wave import bits, do, get, put, wave
 
+from tilewright.amdgcn.operands import operand
+
 BOTH = ("gfx1151", "gfx942")
 NEW, OLD = BOTH[:1], BOTH[1:]
 
@@ -278,6 +280,40 @@ def test_lanes_read_others() -> None:
     assert (get(made, "s0"), get(made, "v1", 2), get(made, "s1")) == (63, 63, 0)
     do(made, "v_mbcnt_lo_u32_b32 v7, -1, 0", "v_mbcnt_hi_u32_b32 v7, -1, v7")
     assert [get(made, "v7", lane) for lane in (0, 31, 40, 63)] == [0, 31, 40, 63]
+
+
+def test_lanes_read_inactive_lanes_if_asked() -> None:
+    made = wave("gfx1151")
+    put(made, "v1", 50 + np.arange(32))
+    put(made, "exec_lo", 0xFFFFFFFE)
+    put(made, "s1", 0x11111111)
+    put(made, "s2", 0)
+    texts = {
+        "v_mov_b32_dpp v0, v1 quad_perm:[1,0,0,3] row_mask:0xf bank_mask:0xf": [99, 99, 99, 53],
+        "v_mov_b32_dpp v0, v1 quad_perm:[1,0,0,3] row_mask:0xf bank_mask:0xf bound_ctrl:1": [99, 0, 0, 53],
+        "v_mov_b32_dpp v0, v1 quad_perm:[1,0,0,3] row_mask:0xf bank_mask:0xf fi:1": [99, 50, 50, 53],
+        "v_mov_b32_dpp v0, v1 row_shr:1 row_mask:0xf bank_mask:0xf fi:1": [99, 50, 51, 52],
+        "v_permlane16_b32 v0, v1, s1, s1": [99, 51, 51, 51],
+        "v_permlane16_b32 v0, v1, s2, s2": [99, 99, 99, 99],
+        "v_permlane16_b32 v0, v1, s2, s2 op_sel:[0,1]": [99, 0, 0, 0],
+        "v_permlane16_b32 v0, v1, s2, s2 op_sel:[1,0]": [99, 50, 50, 50],
+    }
+    for text, expected in texts.items():
+        put(made, "v0", 99)
+        do(made, text)
+        assert [get(made, "v0", lane) for lane in range(4)] == expected, text
+
+
+def test_lanes_that_keep_a_result_keep_its_undefined_bits() -> None:
+    made = wave("gfx1151")
+    put(made, "v1", np.arange(32))
+    put(made, "s2", 0)
+    put(made, "exec_lo", 0xFFFFFFFE)
+    do(made, "v_permlane16_b32 v0, v1, s2, s2", "v_permlanex16_b32 v2, v0, s2, s2 op_sel:[1,0]")
+    for register, undefined in (("v0", range(16)), ("v2", {0, *range(16, 32)})):
+        bits_of_lanes = made.undefined_bits(operand(register).registers[0])
+        assert bits_of_lanes is not None
+        assert set(np.flatnonzero(bits_of_lanes[0])) == set(undefined), register
 
 
 def test_lds_by_bytes_pairs_and_atomics() -> None:

@@ -69,15 +69,22 @@ def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
 
 
 class MovedReader(OperandReader):
-    """Reads an operand from the registers of other lanes."""
+    """Reads an operand from the registers of other lanes.
 
-    def __init__(self, of: OperandReader, which: Array, there: Array) -> None:
+    Args:
+        of: the reader of the operand in a lane's own registers.
+        which: the lane that each lane reads.
+        there: whether that lane exists.
+        inactive: whether inactive lanes are read, too.
+    """
+
+    def __init__(self, of: OperandReader, which: Array, there: Array, inactive: bool) -> None:
         super().__init__(of.item, of.kind, of.vector, of.high, of.select)
-        self.which, self.there = which, there
+        self.which, self.there, self.inactive = which, there, inactive
 
     def readable(self, waves: Waves) -> Array:
-        """Return the lanes whose source is there and active."""
-        return np.asarray(waves.mask[:, self.which] & self.there)
+        """Return the lanes whose source exists and can be read."""
+        return np.asarray((waves.mask[:, self.which] | self.inactive) & self.there)
 
     def __call__(self, waves: Waves) -> Array:
         """The numbers of the operand in the selected waves."""
@@ -95,12 +102,13 @@ class MovedReader(OperandReader):
 class Dpp(Compute1):
     """An instruction that reads its first operand from other lanes.
 
-    If the other lane is missing or inactive, a lane keeps its result, or reads 0 with ``bound_ctrl``.
+    If the other lane is missing, or inactive without ``fi``, a lane keeps its result, or reads 0 with
+    ``bound_ctrl``.
     """
 
     def __init__(self, of: Compute1, modifiers: dict[str, str], lanes: int) -> None:
         which, there = sources(modifiers, lanes)
-        first = MovedReader(of.readers[0], which, there)
+        first = MovedReader(of.readers[0], which, there, modifiers.get("fi", "0") == "1")
         super().__init__(of.instruction, [first, *of.readers[1:]], of.writers, of.compute, of.track)
         self.first, self.bound = first, "bound_ctrl" in modifiers
         lane = np.arange(lanes)
@@ -282,7 +290,11 @@ def counted(lanes: int, upper: bool) -> Any:
 
 
 class Permute16(DecodedStep):
-    """Lanes read another lane of their row, or of the other row; 4 bits of a pair of scalars select it."""
+    """Lanes read another lane of their row, or of the other row; 4 bits of a pair of scalars select it.
+
+    ``op_sel:[1,0]`` reads inactive lanes, too; with ``op_sel:[0,1]`` a lane whose source is inactive reads 0,
+    otherwise it keeps its result.
+    """
 
     def __init__(self, instruction: Instruction, other: bool) -> None:
         to, source, low, high = instruction.operands[:4]
@@ -290,11 +302,20 @@ class Permute16(DecodedStep):
         self.picks = [OperandReader(low, "u32", vector=False), OperandReader(high, "u32", vector=False)]
         reads = [*self.source.registers, *(r for pick in self.picks for r in pick.registers)]
         super().__init__(instruction, reads, to.registers)
-        picked = re.findall(r"[01]", instruction.modifiers.get("op_sel", ""))
-        self.bound = len(picked) > 1 and picked[1] == "1"
+        flags = [*re.findall(r"[01]", instruction.modifiers.get("op_sel", "")), "0", "0"]
+        self.inactive, self.bound = flags[0] == "1", flags[1] == "1"
 
     def run(self, waves: Waves) -> None:
         """Execute the instruction on the selected waves."""
+        self._act(waves, tracks=False)
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Execute the instruction, and track undefined bits of its results."""
+        for pick in self.picks:
+            waves.require_defined(pick.registers, "the number of a lane", self)
+        self._act(waves, tracks=True)
+
+    def _act(self, waves: Waves, tracks: bool) -> None:
         low, high = (
             np.broadcast_to(pick(waves), (len(waves.mask),)).astype(np.uint64) for pick in self.picks
         )
@@ -303,8 +324,16 @@ class Permute16(DecodedStep):
         pick = (both[:, None] >> (np.uint64(4) * (lane & 15).astype(np.uint64))) & np.uint64(15)
         which = ((lane & ~15) ^ (16 if self.other else 0)) + pick.astype(np.int64)
         rows = np.arange(len(which))[:, None]
-        value = np.broadcast_to(self.source(waves), waves.mask.shape)
-        active = waves.mask[rows, which]
-        held = waves.vector[self.to.index][waves.at]
-        missing: Any = np.uint32(0) if self.bound else held
-        waves.put(self.to.index, np.where(active, value[rows, which], missing))
+        readable = waves.mask[rows, which] | self.inactive
+
+        def moved(numbers: Array) -> Array:
+            found = np.broadcast_to(numbers, waves.mask.shape)[rows, which]
+            return np.where(readable, found, np.uint32(0))
+
+        value, bits = moved(self.source(waves)), self.source.undefined(waves) if tracks else None
+        undefined = None if bits is None else moved(bits)
+        why = "" if bits is None else waves.why(self.source.registers[0])
+        with waves.masked(waves.mask & (self.bound | readable)):
+            waves.put(self.to.index, value)
+            if tracks:
+                waves.put_undefined(self.to.registers[0], undefined, why)
