@@ -26,7 +26,9 @@ __all__ = ["dots", "fma", "wgmma"]
 __getattr__, __dir__ = namespace(__name__, __all__)
 
 FLOAT_SUM_BITS = 24
-"""Least bits of 16-bit and tf32 sums, counted from the largest addend, on sm_80 and later.
+"""Bits that sums of 16-bit and tf32 products keep at least, from the largest addend's leading bit down.
+
+This holds on sm_80 and later.
 
 Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
 """
@@ -36,22 +38,22 @@ HALF_SUMS, TF32_SUMS, FP8_SUMS = (
     AlignedSum(25, 8),
     AlignedSum(13, 32, fraction=13, zeros=False),
 )
-"""Hopper's sums of a step of 16-bit products, of tf32 products and, by ``wgmma``, of 8-bit products.
+"""How Hopper adds up the products of one step along K: of 16 bits, of tf32, and of 8 bits (``wgmma``).
 
 Source: `benchmarks/sum_bits.py` on an H100, equal bit by bit on random numbers.  Other architectures may keep
 fewer bits, down to `FLOAT_SUM_BITS`.  Hopper executes ``mma.sync`` of 8-bit floats by the instruction of f16,
-which keeps more bits; the record has the bits of sm_89, in the groups of ``wgmma``.
+which keeps more bits; the atoms of ``mma.sync`` have the bits of sm_89, and the groups of ``wgmma``.
 """
 
 FP8_SUM_BITS = 13
-"""Bits of sums of 8-bit floats on sm_89 and sm_90; their accumulators are stored as f32.
+"""Bits that sums of 8-bit floats keep on sm_89 and sm_90; their accumulators are stored as f32.
 
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al., "SageAttention2",
 2024, section 3.2; both measured it.
 """
 
 DOTS = "dots"
-"""The instruction of dot products along K."""
+"""The `MmaAtom.instruction` of dot products along K."""
 
 FP8 = (f8e4m3, f8e5m2)
 BYTES = (i8, u8)
@@ -62,9 +64,9 @@ class AtomRow:
     """The documented properties of an atom; `MmaAtom` describes the other fields.
 
     Args:
-        k: the depth; 32 bytes of A for all dtypes but f64.
-        m: rows of ``mma.sync``.
-        wide: the unit of ``wgmma``'s columns beyond 32.
+        k: elements along K of one instruction: 32 bytes of A, unless its dtype is f64.
+        m: rows of the result of ``mma.sync``.
+        wide: a number of columns of ``wgmma`` beyond 32 is a multiple of it.
     """
 
     a: DType
@@ -92,7 +94,7 @@ _NAMES = {("f32", 10): "tf32", ("i8", None): "s8", ("f8e4m3", None): "e4m3", ("f
 
 
 def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distribution:
-    """Return the map of A or B: 4 lanes along K, 8 along the rows; 4 bytes per register, or one f64."""
+    """Return the fragment map of A or B: 4 lanes along K, 8 along rows; 4 bytes per register, or one f64."""
     along_k = (Mode(4, 1, per_register), Mode(8, 0, 1))
     run = (Mode(per_register, 1, 1),) if per_register > 1 else ()
     lower_rows = (Mode(2, 0, 8),) if rows // warps == 16 else ()
@@ -101,7 +103,7 @@ def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distri
 
 
 def _sum_map(m: int, n: int, warps: int = 1) -> Distribution:
-    """Return the map of the accumulator: pairs of neighbouring columns."""
+    """Return the fragment map of the accumulator: a lane holds pairs of neighbouring columns."""
     lower_rows = (Mode(2, 0, 8),) if m // warps == 16 else ()
     columns = (Mode(n // 8, 1, 8),) if warps > 1 else ()
     return Distribution(
@@ -177,7 +179,7 @@ WGMMA: tuple[AtomRow, ...] = (
     *(AtomRow(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS) for a in FP8 for b in FP8),
     *(AtomRow(a, b, i32, 32, "sm_90a", wide=16) for a in BYTES for b in BYTES),
 )
-"""The atoms of ``wgmma``; each comes with up to 256 columns.
+"""The atoms of ``wgmma`` without their columns, of which `wgmma` takes up to 256.
 
 Source: PTX ISA, "Asynchronous warpgroup level matrix instructions: wgmma.mma_async".
 """

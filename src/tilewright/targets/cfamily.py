@@ -293,7 +293,7 @@ class Emitter:
 
 
 MOST_CLAMPED = 2**62
-"""Largest excess of a loop's end over 64 bits for which an integer from memory is clamped."""
+"""Largest excess of a loop's end over the 64-bit integers for which an integer from memory is clamped."""
 
 C_RULES = RuleTable("c")
 """Rules shared by the C family."""

@@ -103,7 +103,7 @@ INTEGER_TYPES: dict[str, str] = {made.name: integer_type(made) for made in INTEG
 
 
 def called_in_names(dtype: DType) -> str:
-    """Return the name of an integer dtype of at least 32 bits in function names.
+    """Return the part of a function's name that stands for an integer dtype of at least 32 bits.
 
     Example:
         >>> from tilewright.dtypes import i32, i64, u32

@@ -26,7 +26,7 @@ class Code(str):
     names: frozenset[str]
 
     def __new__(cls, text: str = "", names: Iterable[str] = ()) -> Code:
-        """The text, with its names."""
+        """Make a text that knows its names."""
         made = super().__new__(cls, text)
         made.names = frozenset(names)
         return made
@@ -304,7 +304,7 @@ class Printer:
         return self.lines
 
     def _compound(self, head: str, body: Body, depth: int) -> None:
-        """A head with one simple statement on the same line if it fits, else with a body in braces."""
+        """Write a head with one simple statement on the same line if it fits, else with a body in braces."""
         if len(body) == 1 and isinstance(only := body[0], SIMPLE):
             text = f"{head} {simple_text(only)}"
             if len(text) + 2 * depth <= self.columns and not isinstance(only, Declare):
