@@ -42,7 +42,7 @@ COPYING_WARPS = 4
 """Warps of the group whose first warp copies; only whole warpgroups can give registers away."""
 
 COPYING_REGISTERS = 40
-"""Registers of each thread of that group."""
+"""Registers of each thread of the copying group."""
 
 
 class BulkStaging(Staging):

@@ -224,7 +224,7 @@ class BulkEstimate(Estimate):
 
 
 BULK = BulkEstimate()
-"""Fitted to products of 1 to 512 rows on an H200, with cold caches."""
+"""The model of bulk copies, fitted to products of 1 to 512 rows on an H200, with cold caches."""
 
 
 # ---------------------------------------------------------------- copies by threads
@@ -402,7 +402,10 @@ FMA = FmaEstimate(
     storing=42.0,
     in_rows=1.5,  # a guess
 )
-"""Fitted to random products of f32 and of complex64 on an H200, with cold caches."""
+"""The model of one product by multiply-adds.
+
+Fitted to random products of f32 and of complex64 on an H200, with cold caches.
+"""
 
 FMA_OF_SEVERAL = replace(
     FMA,
@@ -416,7 +419,10 @@ FMA_OF_SEVERAL = replace(
     read_bytes_per_us=4.4e5,
     several=True,
 )
-"""Fitted to 24 random products of complex64 on an H200, up to eleven schedules each, with cold caches."""
+"""The model of several products by multiply-adds.
+
+Fitted to 24 random products of complex64 on an H200, up to eleven schedules each, with cold caches.
+"""
 
 RING = CopiesEstimate(
     fixed_us=5.0,
@@ -430,7 +436,7 @@ RING = CopiesEstimate(
     read_bytes_per_us=7.16e4,
     read_us=0.0874,
 )
-"""Fitted to products of f16 by ``mma.sync`` in 1 to 132 parts of K on an H200."""
+"""The model of rings by ``cp.async``, fitted to f16 by ``mma.sync`` in 1 to 132 parts of K on an H200."""
 
 
 @dataclass(frozen=True)
@@ -472,7 +478,7 @@ TF32 = Tf32Estimate(
     read_us=RING.read_us,
     waiting=4.5,
 )
-"""Fitted to six products of a survey of an H200, with whole K; parts take the times of `RING`."""
+"""The model of tf32, fitted to six products on an H200 with whole K; parts take the times of `RING`."""
 
 
 @dataclass(frozen=True)
@@ -554,9 +560,10 @@ ELEMENTS = ElementsEstimate(
     other_registers=56,
     background_registers=96,
 )
-"""Fitted to 703 products of f16 and bf16 by ``wgmma`` on an H200, of arrays with odd rows.
+"""The model of tiles copied by threads, fitted to 703 products of odd rows by ``wgmma`` on an H200.
 
-The median error is 11 per cent.  Parts of K were not among them: their times are those of `RING`.
+The dtypes were f16 and bf16.  The median error is 11 per cent.  No product split K: parts take the times of
+`RING`.
 """
 
 ESTIMATES: tuple[Estimate, ...] = (BULK, FMA, FMA_OF_SEVERAL, ELEMENTS, TF32, RING)

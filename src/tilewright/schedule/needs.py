@@ -30,7 +30,7 @@ ALIGN = {BARRIERS: 8, TICKET: 16}
 
 
 ACCESS_BYTES = 16
-"""Widest access of a thread; rows of buffers begin at multiples of it."""
+"""Bytes of the widest access of a thread; rows of buffers begin at multiples of it."""
 
 LANES_OF_A_ROW = 4
 """Lanes of a warp that hold one row of an accumulator of a matrix unit, two neighbours each."""

@@ -122,7 +122,7 @@ APART = 4
 """Distance along K of two 4-bit numbers that one logic instruction converts into the halves of a word."""
 
 GAP_BYTES = 32
-"""Gap after a row that fills whole lines of banks, so that four rows of four lanes read different banks."""
+"""Bytes of the gap after a row that fills whole lines of banks: four rows of four lanes read other banks."""
 
 
 def row_gap(dtype: DType, depth: int) -> int:

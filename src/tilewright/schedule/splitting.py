@@ -15,7 +15,7 @@ from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.schedule import REDUCTIONS, SPLITS, Schedule
 
 CLUSTERS = (2, 4, 8)
-"""Parts of K that are tried if their blocks are a cluster."""
+"""Numbers of parts of K to try if the blocks of the parts are a cluster."""
 
 MORE_PAYS = 0.9
 """More blocks for each multiprocessor are proposed if their time, relative to one block, is below this."""

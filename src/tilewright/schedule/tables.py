@@ -46,7 +46,7 @@ CHOOSE_LOOP = "tilewright.schedule.folds.choice:choose"
 """The function that chooses a schedule for a loop that carries a state; imported at the first use."""
 
 LOOP_REASONS = "tilewright.schedule.folds.legality:reasons"
-"""The function that lists the reasons of this kind of loop against a schedule; imported at the first use."""
+"""The function that lists reasons against a schedule for this kind of loop; imported at the first use."""
 
 PRINTER = "tilewright.dataflow.printer:print_flow"
 """The function that prints flows; imported at the first use."""

@@ -30,10 +30,10 @@ from tilewright.tune.three_launches import ThreeLaunches
 from tilewright.tune.trial import OURS, FlowTrial, accumulation_of
 
 THREE_PASSES = "convert, GEMM, scale and bias"
-"""The flow that one kernel replaces."""
+"""Name of the passes that one kernel replaces."""
 
 OUR_PASSES = f"{THREE_PASSES} (tilewright)"
-"""The same flow by kernels of this library."""
+"""Name of the same passes by kernels of this library."""
 
 _UNWRITTEN = 0x7B
 
