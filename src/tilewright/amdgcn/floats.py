@@ -224,7 +224,7 @@ def division_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
 
 
 def _fmas(scale: int) -> Any:
-    """Return the last step of a division, which reverts the scale."""
+    """Return ``v_div_fmas``, the last step of a division, which undoes the scaling of ``v_div_scale``."""
 
     def compute(a: Any, b: Any, c: Any, mark: Any) -> Any:
         plain = fma(a, b, c)

@@ -136,7 +136,7 @@ def require_wait_states(steps: Sequence[DecodedStep], arch: str) -> None:
 
 
 def _needed(earlier: DecodedStep, step: DecodedStep, arch: str) -> Iterator[tuple[int, str]]:
-    """Wait states that must lie between two instructions, each with its reason."""
+    """Yield the wait states that must lie between two instructions, each with its reason."""
     name, operands, written = step.instruction.mnemonic, step.instruction.operands, {*earlier.writes}
     if isinstance(earlier, Mfma):
         # Sums that go into the next matrix instruction as its C are forwarded inside.

@@ -138,7 +138,7 @@ class MatrixStep(DecodedStep):
         return np.stack([waves.vector[register][waves.at] for register in item.registers], -1)
 
     def undefined(self, waves: Waves, item: ListingOperand) -> Array | None:
-        """Whether each lane's part of an operand has undefined bits: (waves, lanes, registers)."""
+        """Return which registers of an operand have undefined bits, (waves, lanes, registers), or None."""
         found = [waves.undefined_bits(register) for register in item.registers]
         if all(bits is None for bits in found):
             return None

@@ -73,7 +73,10 @@ class MatrixCoreRow:
 
 
 def _mfma(row: MatrixCoreRow) -> MmaAtom:
-    """Return the atom of 64 lanes: a lane per row; other lanes hold more k of operands, and rows of C."""
+    """Return the atom of 64 lanes: ``side`` lanes hold a row of A, of B, or a column of C each.
+
+    Further groups of as many lanes hold other k of A and B, and other rows of C.
+    """
     along_k = 64 // row.side
     held = row.k // along_k
     values = (Mode(held, 1, 1),) if held > 1 else ()

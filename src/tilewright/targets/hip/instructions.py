@@ -17,7 +17,7 @@ from tilewright.targets.simt.dialect import TextFunction
 
 @dataclass(frozen=True)
 class Builtin:
-    """A builtin that multiplies.
+    """A compiler builtin that executes an atom or a part of its depth.
 
     Args:
         name: its name without ``__builtin_amdgcn_``.

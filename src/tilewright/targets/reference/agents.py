@@ -283,7 +283,7 @@ class Events:
         return number
 
     def agent(self, event: int) -> Actor:
-        """Return the agent of an access."""
+        """Return the agent that made an access."""
         agent = self.agents[event]
         assert agent is not None, "event 0 is no access"
         return agent
@@ -338,7 +338,7 @@ class Events:
         return unordered
 
     def untold(self, agent: Actor, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
-        """Return which of ``events``, by lanes ``event_lanes``, no barrier has published to ``clocks``."""
+        """Return which of ``events``, made by ``event_lanes``, no barrier has made known to ``clocks``."""
         unknown = self._unknown(clocks, events, agent)
         at = np.flatnonzero(unknown & ~self.is_foreign(events, agent) & (event_lanes == 0))
         unknown[at] = self._time[events[at]] > clocks.known[Visibility.FIRST][self._slot[events[at]]]

@@ -261,11 +261,11 @@ class Count:
 
     @property
     def value(self) -> int:
-        """Its present value."""
+        """The counter's present value."""
         return int(self.buffer.elements[self.at])
 
     def certain(self, value: int, late: Iterable[Signalled] = ()) -> list[Signalled]:
-        """Return the signals that a value needs: without one, the others and the late ones stay below it."""
+        """Return the signals that a value needs: without any one, all others and `late` stay below it."""
         every = [*self.signals, *late]
         return [one for one in self.signals if self.base + _without(one, every) < value]
 

@@ -77,13 +77,13 @@ class GroupWork(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """A signal, by its number."""
+    """A signal that was sent, with its number."""
 
     number: int
 
 
 class Waited(NamedTuple):
-    """A wait that comes after signals, by their numbers."""
+    """A wait that could end only after some signals, with their numbers."""
 
     numbers: tuple[int, ...]
 
