@@ -280,6 +280,16 @@ def test_more_columns_than_any_tile_has() -> None:
         computed("low_rank", None, (16, 16, 16, 300), "reference")
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "gfx942"])
+@pytest.mark.parametrize("rank", [300, 384, 1024])
+def test_more_columns_than_a_gpu_multiplies_are_refused(rank: int, arch: str) -> None:
+    """Also columns of which no instruction of Hopper has as many."""
+    made = [tw.like("f16", array.shape) for array in arrays("low_rank", (2048, 2048, 1024, rank)).values()]
+    says = "low is an operand .* or a kernel of its own for low, if it has more columns"
+    with pytest.raises(tw.ScheduleError, match=f"(?s){says}"):
+        low_rank.bind().schedule_for(*made, 0.5, target="cuda" if arch[0] == "s" else "hip", arch=arch)
+
+
 def test_operands_that_no_schedule_computes() -> None:
     @tw.kernel(X="M K", W="N K", A="R K", B="R K", Y="M N")
     def of_both_sides(X, W, A, B, Y):

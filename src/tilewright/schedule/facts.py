@@ -13,7 +13,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.form import Form
-from tilewright.schedule.inner import inner_mma, inner_unit
+from tilewright.schedule.inner import MOST_INNER, inner_mma, inner_unit
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import OperandSide, OperandTile, common_run, lanes_along_k
 from tilewright.schedule.stages import MOST_ROWS
@@ -105,7 +105,10 @@ class ScheduleFacts:
     def inner_mma(self) -> TiledMma:
         """The tiled MMA of inner products of one group, with the nearest legal width."""
         unit = inner_unit(self.rounded)
-        return inner_mma(replace(self.rounded, width=max(-(-self.schedule.width // unit), 1) * unit))
+        most = max(MOST_INNER // unit, 1)
+        return inner_mma(
+            replace(self.rounded, width=min(max(-(-self.schedule.width // unit), 1), most) * unit)
+        )
 
     @cached_property
     def sides(self) -> tuple[OperandSide, ...]:

@@ -28,6 +28,10 @@ WGMMA_COLUMNS = 16
 """The columns of an asynchronous atom are a multiple of this for all dtypes."""
 
 
+MOST_INNER = 256
+"""Most columns of an inner product without a swizzle; with one, the depth of a tile is the limit."""
+
+
 def inner_unit(schedule: Schedule) -> int:
     """The unit of the columns of inner products: whole atoms, which are also steps of the loop along them."""
     _, columns, depth = schedule.atom.shape

@@ -19,7 +19,7 @@ from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.form import Form, added_arrivals, reduced_in_parts
-from tilewright.schedule.inner import inner_unit
+from tilewright.schedule.inner import MOST_INNER, inner_unit
 from tilewright.schedule.machine_rules import (
     against_groups,
     bounded,
@@ -85,10 +85,6 @@ def rows_added_up(case: ScheduleOnMachine) -> Reasons:
     if form.row_sums and case.run:
         text = "rows are added up, and another operand is packed, so that lanes hold runs along K"
         yield "staging", text, 'staging="cp_async"', form.row_sums[0]
-
-
-MOST_INNER = 256
-"""Most columns of an inner product without a swizzle; with one, the depth of a tile is the limit."""
 
 
 def inner_products(case: ScheduleOnMachine) -> Reasons:
