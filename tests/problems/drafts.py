@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+import tilewright as tw
+
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 LARGEST_EXTENT = {"reference": 40, "cpu": 160, "cuda": 700}
@@ -61,6 +63,9 @@ class Draft:
         for name in "mne":
             if self.draw.random() < 0.1:
                 self.extents[name] = self.draw.randint(1, 4)
+        if self.draw.random() < 0.4:  # several tiles
+            long = self.draw.choice("mnk")
+            self.extents[long] = self.draw.randint(40, 8 * LARGEST_EXTENT["reference"])
         self.batch = "b" if self.draw.random() < 0.25 else ""
         self.given: dict[str, tuple[str, str, Numbers]] = {}
         """Dtype, dimensions and elements of each operand."""
@@ -73,6 +78,12 @@ class Draft:
 
         self.bounds: dict[str, Numbers] = {}
         """The largest error of a result that is not an integer."""
+
+        self.rules: dict[str, tuple[str, str]] = {}
+        """Dimensions that follow from others, and how."""
+
+        self.kinds: dict[str, str] = {}
+        """Dtypes of results that are not f32."""
 
         self.before: list[str] = []
         """Conditions on sizes."""
@@ -110,7 +121,7 @@ class Draft:
             condition: the extent as the kernel writes it.
         """
         letter = next(c for c in "fhijlopquvwxyz" if c not in self.extents)
-        self.extents[letter] = extent
+        self.extents[letter], self.rules[letter] = extent, (one, condition)
         self.before.append(f'    tw.require({size(letter)} == {condition.format(size(one))}, "sizes fit")')
         return letter
 
@@ -121,8 +132,19 @@ class Draft:
         if transposed:
             axes, elements = axes[:-2] + axes[:-3:-1], np.swapaxes(elements, -1, -2)
             text = f"({text}).T"
+        largest = abs(elements).max(initial=0)
+        if name not in self.start and largest < NARROW and self.draw.random() < 0.25:
+            self.kinds[name] = self.draw.choice(("f16", "i32", "f64", "i16"))
+            text = f"({text}).to(tw.{self.kinds[name]})"
         self.results[name] = axes, elements
         self.lines.append(f"{' ' * 4 * depth}{name}[{', '.join(axes)}] = {text}")
+
+    def large(self, axes: str, factor: int) -> tuple[int, ...]:
+        """Extents of an array of a larger problem of this kernel."""
+        made = {name: extent * factor for name, extent in self.extents.items()}
+        for name, (one, condition) in self.rules.items():
+            made[name] = eval(condition.format(made[one]), {"tw": tw})
+        return tuple(made[one] for one in axes)
 
     def shape(self, axes: str) -> tuple[int, ...]:
         """Extents of a value."""
@@ -151,6 +173,11 @@ class Draft:
                 return Drawn(f"{codes.text}.to(tw.f32)", axes, codes.elements)
             case "part":
                 return self.part(own, self.draw.randrange(len(own)))
+            case "shared" if self.batch and self.draw.random() < 0.5:
+                which = self.integers("which", "b", 0, self.extents["t"], ("i32", "i64"))
+                value = self.operand(f"pool_{own}", "t" + own, batched=False)
+                spans = ", ".join(("which[b]", *own))
+                return Drawn(f"pool_{own}[{spans}]", axes, value.elements[which.elements.astype(int)])
             case "shared" if self.batch:
                 return self.operand(f"shared_{own}", own, batched=False)
             case "mask" if whole:
@@ -312,6 +339,11 @@ class Draft:
 
     def text(self) -> str:
         """The text of the kernel."""
+        own = {letter for _, axes, _ in self.given.values() for letter in axes}
+        own |= {letter for axes, _ in self.results.values() for letter in axes}
+        for letter in sorted({*self.extents} - own):
+            if any(size(letter) in line for line in (*self.before, *self.lines)):
+                self.operand(f"long_{letter}", letter, batched=False)  # for its extent alone
         dims = {name: axes for name, (_, axes, _) in self.given.items()}
         dims |= {name: axes for name, (axes, _) in self.results.items()}
         declared = ", ".join(f'{name}="{" ".join(axes.upper())}"' for name, axes in dims.items())

@@ -375,6 +375,74 @@ class Forms(Draft):
         extents = sizes if len(self.batch + axes) == 1 else f"({sizes})"
         self.lines.insert(0, f"    for {names} in tw.tiles({extents}{', batch=1' if self.batch else ''}):")
 
+    # ------------------------------------------------------------ vectors, products of products
+
+    def vectors(self) -> None:
+        """One tiled dimension: elements, prefix sums, and products of matrices and vectors."""
+        axes = self.batch + "m"
+        how = self.draw.choice(("elements", "cumsum", "product", "dot", "rows"))
+        if how == "elements":
+            value = self.named("x", self.expression(axes, 3), 2)
+            self.store("y", value)
+            if self.draw.random() < 0.5:
+                self.store("z", self.expression(axes, 2, [value]))
+            return self.sized_tiles("m")
+        if how == "cumsum":
+            value = self.named("x", self.expression(axes, 2), 2)
+            back = self.draw.random() < 0.5
+            way = slice(None, None, -1 if back else 1)
+            sums = value.elements[..., way].cumsum(axis=-1)[..., way]
+            self.store("y", Drawn(f"x.cumsum(axis=0{', reverse=True' if back else ''})", axes, sums))
+            return self.sized_tiles("m")
+        kind = self.draw.choice(("f16", "f32"))
+        a = self.side("P", "mk", kind)
+        x = self.operand("x", "k", kind)
+        if how == "rows":
+            total = Drawn(f"({a.text}.to(tw.f32)).sum(axis=1)", axes, a.elements.sum(axis=-1))
+            self.lines += [
+                " " * 8 + "acc = tw.zeros((m,), tw.f32)",
+                " " * 8 + f"for k in tw.steps({size('k')}):",
+                " " * 12 + f"acc.assign(acc + {total.text})",
+            ]
+        else:
+            total = Drawn("", axes, (a.elements @ x.elements[..., None])[..., 0])
+            step = f"{a.text} @ {x.text}"
+            self.lines += [
+                " " * 8 + "acc = tw.zeros(dtype=tw.f32)",
+                " " * 8 + f"for k in tw.steps({size('k')}):",
+                " " * 12 + f"acc += {step}",
+            ]
+        value = replace_text(total, "acc")
+        more = self.expression(axes, 2, [value])
+        self.store("y", Drawn(f"acc + {more.text}", axes, value.elements + more.elements))
+        return self.sized_tiles("m")
+
+    def inner(self) -> None:
+        """The sum of one product is an operand of another one."""
+        self.extents["r"] = self.draw.randint(1, 16)
+        axes, lead = self.batch + "mn", f"{self.batch}, " if self.batch else ""
+        x, w = self.operand("P", "mk", "f16"), self.operand("Q", "nk", "f16")
+        a, b = self.operand("L", "rk", "f16"), self.operand("R", "nr", "f16")
+        low = np.clip(x.elements @ a.elements.swapaxes(-1, -2), -99, 99)
+        acc = x.elements @ w.elements.swapaxes(-1, -2)
+        made = low @ b.elements.swapaxes(-1, -2)
+        cut = "tw.maximum(tw.minimum(low, 99.0), -99.0).to(tw.f16)"
+        both = self.draw.random() < 0.6
+        zeros = ", ".join(["tw.zeros(dtype=tw.f32)"] * (1 + both))
+        self.lines += [
+            " " * 8 + f"{'acc, low' if both else 'low'} = {zeros}",
+            " " * 8 + f"for k in tw.steps({size('k')}):",
+        ]
+        if both:
+            self.lines.append(" " * 12 + f"acc += {x.text} @ {w.text}.T")
+        self.lines.append(" " * 12 + f"low += {x.text} @ L[{lead}:, k].T")
+        value = Drawn(f"{'acc + ' * both}{cut} @ R[{lead}n].T", axes, made + acc * both)
+        if not both:
+            del self.given["Q"]
+        self.lines.append(" " * 8 + f"total = {value.text}")
+        self.ending(replace_text(value, "total"))
+        return self.sized_tiles("mn")
+
     # ------------------------------------------------------------ softmax
 
     def softmax(self) -> None:

@@ -18,7 +18,7 @@ from tests.targets.hip.machine import ARCHS, machines
 
 import tilewright as tw
 
-from .drafts import LARGEST, POISON, Drawn, Numbers, replace_text
+from .drafts import LARGEST, NARROW, POISON, Drawn, Numbers, replace_text
 from .drawing import placed
 from .placing import Placed
 from .random_forms import Forms
@@ -207,7 +207,8 @@ def drafted(number: int, target: str) -> Draft:
     draft = Draft(number, target)
     old = draft.products, draft.loop, draft.loop, draft.rows, draft.elements
     new = draft.operands, draft.groups, draft.bounded, draft.stored, draft.columns, draft.softmax
-    draft.draw.choice((*old, *new, *new))()
+    more = draft.vectors, draft.inner, draft.vectors
+    draft.draw.choice((*old, *new, *new, *more))()
     return draft
 
 
@@ -222,13 +223,14 @@ def carried_out(number: int, target: str) -> str:
     return wrong
 
 
-def outcome(number: int, target: str, gpu: str = "") -> tuple[str, str]:
+def outcome(number: int, target: str, gpu: str = "", factor: int = 1) -> tuple[str, str]:
     """Compute a random kernel.
 
     Args:
         number: which.
         target: where.
         gpu: architecture of a GPU whose chosen schedule the kernel has; empty: the target's own choice.
+        factor: the schedule is the choice for so many times larger extents.
 
     Returns:
         What is wrong, and why the kernel is refused; empty if nothing is wrong, and if it is not refused.
@@ -245,7 +247,8 @@ def outcome(number: int, target: str, gpu: str = "") -> tuple[str, str]:
         for name, kind, elements, layout in _arrays(draft)
     }
     for one, array in held.items():
-        array.array[...] = draft.given[one][2] if one in draft.given else draft.start.get(one, POISON)
+        poison = POISON if array.array.dtype.itemsize > 2 else 2.0 * NARROW
+        array.array[...] = draft.given[one][2] if one in draft.given else draft.start.get(one, poison)
     there = {one: Placed(array.array, target) for one, array in held.items()}
     arguments = {one: at.there for one, at in there.items()}
     kernel = space["drawn"].bind()
@@ -253,8 +256,11 @@ def outcome(number: int, target: str, gpu: str = "") -> tuple[str, str]:
     where = f"{gpu} reference" if wide else target
     try:
         with machines() if wide else nullcontext():
-            if gpu and not wide:
-                vendor = "hip" if gpu.startswith("gfx") else "cuda"
+            vendor = "hip" if gpu.startswith("gfx") else "cuda"
+            if factor > 1:
+                like = _large(draft, arguments, factor)
+                kernel = kernel.under(kernel.schedule_for(**like, target=vendor, arch=gpu))
+            elif gpu and not wide:
                 kernel = kernel.under(kernel.schedule_for(**arguments, target=vendor, arch=gpu))
             ran = kernel(**arguments, target=where)
     except (tw.TraceError, tw.ScheduleError, tw.LaunchError) as error:
@@ -263,6 +269,7 @@ def outcome(number: int, target: str, gpu: str = "") -> tuple[str, str]:
         return f"{text}\nit ran on {ran.target}", ""
     for one, (_, right) in draft.results.items():
         found = there[one].fetched()
+        right = np.where(right == POISON, 2.0 * NARROW, right) if found.dtype.itemsize == 2 else right
         off = np.abs(found.astype(np.float64) - right)
         if (wrong := ~(off <= draft.bounds.get(one, 0.0))).any():
             at = tuple(np.argwhere(wrong)[0].tolist())
@@ -274,6 +281,16 @@ def outcome(number: int, target: str, gpu: str = "") -> tuple[str, str]:
     return "", ""
 
 
+def _large(draft: Draft, arguments: dict[str, Any], factor: int) -> dict[str, Any]:
+    """Arrays with larger extents, and the order of the arguments."""
+    made = {}
+    for name, array in arguments.items():
+        axes = draft.given[name][1] if name in draft.given else draft.results[name][0]
+        order = "F" if array.ndim > 1 and abs(array.strides[-1]) > abs(array.strides[-2]) else "C"
+        made[name] = tw.like(tw.dtype(array.dtype), draft.large(axes, factor), order=order)
+    return made
+
+
 def _arrays(draft: Draft) -> list[tuple[str, str, Numbers, tuple[Any, ...]]]:
     """Name, dtype, elements and layout of each array."""
     made: list[tuple[str, str, Numbers, tuple[Any, ...]]] = []
@@ -282,5 +299,7 @@ def _arrays(draft: Draft) -> list[tuple[str, str, Numbers, tuple[Any, ...]]]:
             (name, kind, elements, (draft.draw.choice("nnt"), draft.draw.random() < 0.5, False, False))
         )
     for name, (_, elements) in draft.results.items():
-        made.append((name, "f32", elements, ("n", False, True, draft.draw.random() < 0.3)))
+        made.append(
+            (name, draft.kinds.get(name, "f32"), elements, ("n", False, True, draft.draw.random() < 0.3))
+        )
     return made
