@@ -72,7 +72,7 @@ def misfit(record: object) -> str:
 
 def misfit_of_flow(flow: Flow) -> str:
     """Return the first error in the connections between a flow's values; empty if the flow is valid."""
-    carried: dict[int, frozenset[int]] = {}  # for each value, the cells whose folds it must not leave
+    carried: dict[int, frozenset[int]] = {}  # the cells that each value depends on inside of their folds
     for node in flow.walk():
         inside = frozenset[int]().union(*(carried[id(one)] for one in node.arguments))
         if isinstance(node, Folded):

@@ -507,7 +507,7 @@ def plan_complex(
     }
     sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"), (False, FACTOR[0]))
     a, b, c, factor = (wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
-    factors = complex(asked.alpha) or complex(1), complex(beta)  # a product by 0 has K = 0
+    factors = complex(asked.alpha) or complex(1), complex(beta)  # with alpha = 0, K is 0
     product = ComplexProduct(asked, seen, pose, number, *factors, (a, b, c), factor, order)
 
     strategy, has_warps = product.strategy(call), bool(TARGETS[backend.name].warps)

@@ -307,7 +307,7 @@ def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str,
     labels, extents = getattr(named, operand), infos[operand].shape
     kept = {label: n for label, n in zip(labels, extents, strict=True) if label in named.out}
     given, steps = list(zip(info.shape, info.strides, strict=True)), dict.fromkeys(named.out, 0)
-    is_whole = len(set(labels)) == len(labels) > len(kept)  # then summed axes may be there, with one element
+    is_whole = len(set(labels)) == len(labels) > len(kept)  # then it may have summed axes, of one element
     if is_whole and len(given) == len(labels):
         given = [one for one, label in zip(given, labels, strict=True) if label in kept or one[0] != 1]
     if math.prod(info.shape) != 1:

@@ -177,7 +177,7 @@ def problem_of(arrays: Mapping[str, MatrixBatch], joined: str = "mn", *, multipl
             raise LaunchError(
                 f"bias has shape {bias.shape}; nearest legal choice: ({n},), one number for each column"
             )
-        joined = joined.replace("n", "")  # it is not repeated for each batch
+        joined = joined.replace("n", "")  # the bias is not repeated for each batch
     if 0 in batch:  # there is nothing to compute
         m, batch = 0, (1,) * rank
     dims = [Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]

@@ -258,7 +258,7 @@ def called(
                     at.append(address)
             key = tuple(keys)
             known = plans.find(key)
-        except (LaunchError, TypeError, ValueError):  # no array, or no hash: `first` raises the error
+        except (LaunchError, TypeError, ValueError):  # not an array, or not hashable: `first` raises
             key = known = None
         if known is not None:
             found = known.run(arrays, at, numbers, stream)
@@ -613,7 +613,7 @@ def repeated(
                 return
             form.changes.discard(key)
             whole = WholeCall.of(form, done, key, values, result)
-            if whole is None:  # another call of the form may be one that is kept
+            if whole is None:  # another call of the form may still be kept
                 form.misses += 1
                 form.is_kept = form.misses <= MOST_MISSES
                 return
@@ -626,7 +626,7 @@ def repeated(
                 whole = whole._replace(shortcuts=kept)
                 fresh = (done.arrays[at] for at, _ in done.record.fresh)
                 remember(kept, whole.replay, (*values, *fresh))
-            form.is_found = True  # also when no more calls of the form are kept
+            form.is_found = True  # stays True if the form keeps no more calls
             plans.keep_call(key, whole)
 
         @wraps(function)

@@ -132,7 +132,7 @@ def result_dtype(
         broken += [name for name in read_arrays(kinds, wanted) if kinds[name].is_float]
         if wanted.derivative is None and "multiply" in kinds and kinds["multiply"].is_float:
             broken.append("multiply")
-        broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # that of relu is 0 or 1
+        broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # relu has 0 or 1
         broken += ["dropout"] if wanted.dropped.makes_fractions else []
         if broken:
             raise DTypeError(

@@ -421,7 +421,7 @@ def plan_scaled(
     numbers = (wanted.alpha, *((beta,) if "c" in scaling.rare else ()))
     numbers += wanted.dropped.numbers if "dropout" in scaling.rare else ()
     make, names, groups = scaled, [*IN_KERNEL], None
-    if scaling.group is not None and widens:  # the pass scales weights
+    if scaling.group is not None and widens:  # the prepass also scales the weights
         groups = (scaling.group, {name: scaling.seen(name, call) for name in OF_GROUPS})
         scaling, terms = replace(scaling, group=None), terms - {*OF_GROUPS}
     elif scaling.group is not None:
@@ -458,6 +458,6 @@ def _multiplied(
         elif shared is None:
             widens = pays_widened(infos, multiplied, arch.features)
     if shared is not None and not multiplied.is_float:
-        multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
+        multiplied = dtypes.f16  # f16 products of two i8 are exact, and are added up in f32
     check_prepass(prepass, infos, multiplied, grouped=grouped, in_blocks=shared is not None)
     return multiplied, widens and 0 not in infos["b"].shape  # an empty operand has nothing to widen

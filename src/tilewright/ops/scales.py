@@ -64,7 +64,7 @@ def number_of(op: str, name: str, given: Any) -> float | None:
         return None
     try:
         return float(given)
-    except OverflowError:  # of an integer
+    except OverflowError:  # an integer beyond the range of floats
         raise LaunchError(
             f"{op}: {name}={shown(given)}, which is beyond the range of f64; nearest legal choice: "
             f"{name}={LARGEST if given > 0 else -LARGEST}"
@@ -420,7 +420,7 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     if len(info.shape) != len(shape) or prod(info.shape) == 1:
         return 0
     blocks = -(-shape[place] // BLOCK)
-    row = None if len(shape) == 1 else 2 * len(shape) - 3 - place  # None of a vector
+    row = None if len(shape) == 1 else 2 * len(shape) - 3 - place  # a vector has no rows
     if info.shape[place] != blocks:
         return 0
     pairs = zip(info.shape, shape, strict=True)
@@ -428,7 +428,7 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     if row is None:
         return int(batches)
     if info.shape[row] == shape[row]:
-        return int(batches and blocks != 1)  # else it is a scale for each row, of all of K
+        return int(batches and blocks != 1)  # with one block along K, it is a scale of a row
     return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
 
 
@@ -452,7 +452,7 @@ def with_block_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
         info = infos[name]
         if prod(info.shape) == 1:
             strides = [0] * len(shape)
-        elif len(info.shape) < len(shape):  # one for each row
+        elif len(info.shape) < len(shape):  # a scale for each row
             strides = [*info.strides[:place], 0, *info.strides[place:]]
         else:
             strides = [0 if n == 1 else step for n, step in zip(info.shape, info.strides, strict=True)]

@@ -154,7 +154,7 @@ def proposals(
         step = -(-run // lcm(n, k)) * lcm(n, k)
         made = Schedule(atom, (high, step, depth), (down, 1), width=width, resident=resident)
         ways = [made]
-        if not arch.vector_registers:  # processors copy at once
+        if not arch.vector_registers:  # CPUs copy synchronously
             ways[:0] = [replace(made, staging="cp_async", stages=stages) for stages in STAGES]
         for way in ways:
             yield from _kept(way, form, extents, arch, processors)
@@ -226,7 +226,7 @@ def _by_taps(form: FoldForm, extents: Mapping[Span, int], arch: Arch) -> Schedul
     """
     loaded = [one for one in form.inside() if isinstance(one, ArrayPart) and {*form.columns} & {*one.at}]
     narrowest = min((one.operand.dtype.bytes for one in loaded), default=form.total.bytes)
-    count_of_lanes = 1 if arch.vector_registers else arch.lanes  # a block of a processor is one thread
+    count_of_lanes = 1 if arch.vector_registers else arch.lanes  # a CPU's block is one thread
     wide = LOADED_BYTES // narrowest if count_of_lanes > 1 else WIDE_SUMS
     columns, rows = max(extents[span] for span in form.columns), max(extents[form.m], 1)
     lanes = [1 << power for power in range(count_of_lanes.bit_length())]
@@ -345,7 +345,7 @@ def in_parts(
         tiles *= -(-max(extents[span] for span in form.columns) // schedule.width)
     steps = -(-extents[form.n] // schedule.tile[1]) * prod(extents[span] for span in form.fold.turns)
     blocks, least = _at_once(schedule, form, arch, processors), processors
-    if form.fold.results and arch.vector_registers:  # their parts wait for each other
+    if form.fold.results and arch.vector_registers:  # a CPU cannot run parts that wait for each other
         return
     if not form.products and arch.shared_bytes:  # loads limit these loops
         warps = EXCHANGING_WARPS if form.fold.results else LOADING_WARPS

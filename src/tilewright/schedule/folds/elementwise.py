@@ -340,7 +340,7 @@ class ElementwiseBlock(FoldBlock):
         stored = {store.operand.name for store in self.form.flow.stores}
         for node in self.form.flow.walk():
             if isinstance(node, ArrayPart) and node.operand.name in stored:
-                values.value(node)  # before it is replaced
+                values.value(node)  # read it before a store overwrites it
         for store in self.form.flow.stores:
             self.store_one(store, values)
 

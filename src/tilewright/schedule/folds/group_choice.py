@@ -231,7 +231,7 @@ def _in_parts(form: FoldForm, extents: Mapping[Span, int], arch: Arch, processor
     rows = extents[form.m]
     tiles = prod(extents[span] for span in form.batch) * -(-rows // (2 * ROWS))
     split = tiles < processors and rows > ROWS_OF_A_WARP and not against_parts(form)
-    groups = 1 if rows <= ROWS or (tiles < processors and not split) else 2  # few rows have more blocks
+    groups = 1 if rows <= ROWS or (tiles < processors and not split) else 2  # few rows get more blocks
     for stages in (4, 3, 2):
         made = Schedule(
             wgmma(form.element, run),

@@ -180,7 +180,7 @@ class Trials:
             The numbers, by the `id` of the values.
         """
         form = self.form
-        if form.earlier or form.repeats or form.fold.results:  # a trial has one loop, and no rows
+        if form.earlier or form.repeats or form.fold.results:  # trials evaluate one loop without stores
             return {}
         found = self.constants(node, number)
         settled = _settled(self.form, node, number, found)
