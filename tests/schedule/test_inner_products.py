@@ -280,6 +280,24 @@ def test_more_columns_than_any_tile_has() -> None:
         computed("low_rank", None, (16, 16, 16, 300), "reference")
 
 
+@pytest.mark.parametrize("orders", ["CCFC", "CFCF", "CFFC", "FFFF"])
+@pytest.mark.parametrize(("target", "arch"), [("hip", "gfx942"), ("hip", "gfx1100"), ("cuda", "sm_80")])
+def test_operands_that_are_contiguous_along_their_rows(target: str, arch: str, orders: str) -> None:
+    """Registers may transpose an operand of the result, and not that of the inner product."""
+    given = arrays("low_rank", (27, 197, 30, 13))
+    rng = np.random.default_rng(2)
+    for order, name in zip(orders, "XWAB", strict=True):
+        given[name] = np.asarray(rng.integers(-2, 3, given[name].shape), np.float16, order=order)  # type: ignore[call-overload]
+    made = low_rank.bind().schedule_for(**given, s=1.0, target=target, arch=arch)
+    bound = low_rank.bind().under(made)
+    assert bound.compile(**given, s=1.0, target=target, arch=arch).arch == arch
+    if arch != "gfx942":  # whose waves have 64 lanes
+        bound(**given, s=1.0, target="reference")
+        x, w, a, b = (given[name].astype(np.float64) for name in "XWAB")
+        exact = x @ w.T + (x @ a.T) @ b.T
+        assert (given["Y"] == exact.astype(np.float16)).all()
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "gfx942"])
 @pytest.mark.parametrize("rank", [300, 384, 1024])
 def test_more_columns_than_a_gpu_multiplies_are_refused(rank: int, arch: str) -> None:

@@ -288,8 +288,8 @@ class Alternating(Registers):
             with made_by(node=source.part):
                 row = source.row(work) * schedule.groups + work.group
                 tile = source.matrix(work).tile(self._part(ring), (row, work.segment.begin + step.index))
-            is_turned = "ab"[source.side] in schedule.turned and source.sample.unit_dim == 0
-            found.append(Move(tile, None, source.part, self._dealing(source), is_turned, source))
+            turned = self._is_turned(source)
+            found.append(Move(tile, None, source.part, self._dealing(source), turned, source))
         return found
 
     def _pairs(self, work: Work, step: LoopStep) -> list[Move]:

@@ -411,6 +411,11 @@ class WholeBlock(Staging, Agent):
         grid = Layout((along_rows, along_k), (1, along_rows) if in_columns else (along_k, 1))
         return {"threads": grid, "vector_dim": 0 if in_columns and not self.schedule.k1[source.side] else 1}
 
+    def _is_turned(self, source: OperandSource) -> bool:
+        """Return whether registers transpose an operand; `dealt` leaves out operands of inner products."""
+        is_chosen = "ab"[source.side] in self.schedule.turned and not source.is_inner
+        return is_chosen and source.sample.unit_dim == 0
+
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
         """Record operations of all warps; yields group 0."""
@@ -433,7 +438,7 @@ class WholeBlock(Staging, Agent):
                 matrix, row = self._part_of(array(work), work), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
-            is_turned = "ab"[source.side] in self.schedule.turned and source.sample.unit_dim == 0
+            is_turned = self._is_turned(source)
             found += [Move(here, there, source.part, dealing, is_turned, source) for here, there in pairs]
         return found
 
