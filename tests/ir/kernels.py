@@ -96,6 +96,13 @@ def reduce(A, C, n, alpha):
     wide - tw.reduce_sum(wide, 0, scratch=tw.shared((2, 32), tw.f32))
 
 
+def prefix(A, C, n, alpha):
+    x = tw.fragment(ROWS, tw.f16, 0)
+    tw.prefix_sum(x, 1)
+    wide = tw.fragment(tw.raked((16, 32), (2, 32), 1, 1), tw.i32, 0)
+    tw.prefix_sum(wide, 0, scratch=tw.shared((16, 32), tw.i32))
+
+
 def redistribute(A, C, n, alpha):
     x = tw.fragment(ROWS, tw.f32, 0)
     tw.redistribute(x, tw.Distribution(ROWS.shape, ROWS.threads, ROWS.values[::-1]))
@@ -200,6 +207,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "fill": fill,
     "elementwise": elementwise,
     "reduce": reduce,
+    "prefix": prefix,
     "redistribute": redistribute,
     "coordinates": coordinates,
     "mma": mma,

@@ -12,6 +12,7 @@ from tests.problems.elementwise_problems import scan, scanned_in_parts
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.checking.flows import compare_flow
+from tilewright.ir.ops import Barrier
 from tilewright.lang import tile_arithmetic
 from tilewright.schedule.folds import kept
 from tilewright.schedule.folds.form import fold_form_of
@@ -51,9 +52,9 @@ def by_a_loop(X, C):
 
 
 def fma(
-    lanes: tuple[int, int], each: tuple[int, int], *tile: int, warps: int = 1, **more: Any
+    lanes: tuple[int, int], each: tuple[int, int], *tile: int, warps: int = 1, across: int = 1, **more: Any
 ) -> tw.Schedule:
-    return tw.Schedule(tw.atoms.fma("f32", lanes=lanes, each=each), tile, (warps, 1), **more)
+    return tw.Schedule(tw.atoms.fma("f32", lanes=lanes, each=each), tile, (warps, across), **more)
 
 
 WAYS = {
@@ -61,6 +62,8 @@ WAYS = {
     "two warps": fma((4, 8), (1, 1), 16, 8, 1, warps=2),
     "one step covers the row": fma((1, 32), (1, 2), 3, 192, 1),
     "lanes along rows": fma((32, 1), (1, 1), 32, 3, 1),
+    "warps share rows": fma((1, 32), (1, 2), 1, 512, 1, across=4),
+    "warps share some rows each": fma((4, 8), (1, 1), 8, 48, 1, warps=2, across=3),
 }
 
 
@@ -229,11 +232,18 @@ def test_scans_of_two_dtypes_have_memory_for_each() -> None:
 
     x = np.random.default_rng(6).integers(-9, 9, (5, 150)).astype(np.float32)
     c, counts = np.full((5, 150), np.nan, np.float32), np.full((5, 150), 77, np.int32)
-    schedule = fma((4, 8), (1, 1), 4, 64, 1)
-    ran = masses.bind(schedule=schedule)(x, c, counts, target="reference")
-    assert (c == x.cumsum(axis=1)).all()
-    assert (counts == (x > 0).cumsum(axis=1)).all()
-    assert ran.kernel.shared_bytes == shared_bytes(schedule, fold_form_of(ran.flow)) == 2 * 4 * 64 * 4
+    for schedule, used in (
+        (fma((4, 8), (1, 1), 4, 64, 1), 0),  # lanes exchange numbers of a warp
+        (
+            fma((4, 8), (1, 1), 4, 64, 1, across=2),
+            128 + 4 * 2 * 4,
+        ),  # a number for each row and warp; addresses are multiples of 128
+    ):
+        c[:], counts[:] = np.nan, 77
+        ran = masses.bind(schedule=schedule)(x, c, counts, target="reference")
+        assert (c == x.cumsum(axis=1)).all()
+        assert (counts == (x > 0).cumsum(axis=1)).all()
+        assert ran.kernel.shared_bytes == shared_bytes(schedule, fold_form_of(ran.flow)) == used
 
 
 @tw.kernel(Q="M D", K="N D", V="N E", S="M N", O="M E")
@@ -291,6 +301,8 @@ PARTS = {
     "a lane has neighbours": fma((2, 16), (1, 4), 4, 64, 1, split_k="auto", blocks=60),
     "two warps": fma((4, 8), (1, 1), 16, 8, 1, warps=2, split_k="auto", blocks=10),
     "lanes along rows": fma((32, 1), (1, 1), 32, 3, 1, split_k="auto", blocks=7),
+    "warps share rows": fma((1, 32), (1, 1), 1, 128, 1, across=2, split_k="auto", blocks=40),
+    "warps share some rows each": fma((4, 8), (1, 1), 8, 48, 1, warps=2, across=3, split_k="auto", blocks=30),
 }
 
 
@@ -453,6 +465,10 @@ def test_gpus_share_long_rows_among_blocks(target: str, arch: str) -> None:
         made = whole.compile(like, like, target=target, arch=arch)
         assert made.schedule.split_k == split, made.schedule
         assert {value for name, value in made.resources.items() if "spill" in name} == {0}
+        lanes = made.schedule.atom.lanes
+        assert made.schedule.warps == ((1, 512 // lanes) if split == "auto" else (4, 1))
+        if split == 1:  # lanes exchange sums without barriers
+            assert not any(isinstance(op, Barrier) for op in made.kernel.walk())
 
 
 # ---------------------------------------------------------------- hazards
@@ -462,7 +478,7 @@ def test_the_checker_has_no_findings_and_misses_no_barrier(monkeypatch: pytest.M
     """Warps that do not await the elements of others are a finding."""
     rng = np.random.default_rng(5)
     x, c = rng.standard_normal((20, 70), np.float32), np.empty((20, 70), np.float32)
-    kernel = whole.bind(schedule=fma((1, 32), (1, 1), 4, 64, 1, warps=2))
+    kernel = whole.bind(schedule=fma((1, 32), (1, 1), 2, 64, 1, across=2))
     assert not kernel.check(x, c, outputs=("C",)).findings
     assert not of_products.check(x, x.copy(), np.empty((20, 20), "f4"), outputs=("C",)).findings
     assert not from_the_end.check(x, c, outputs=("C",)).findings

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.folds import block
+from tilewright.schedule.folds import kept
 
 from .folding import Array, FoldCase, U, poison, strided
 from .test_folds import run
@@ -347,12 +347,7 @@ def test_a_state_that_depends_on_the_length_of_a_step_is_found() -> None:
 def test_lanes_that_read_a_number_before_one_of_them_stores_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several lanes begin with the old state of a row, and one of them replaces it."""
 
-    class Without:
-        def __getattr__(self, name: str) -> Any:
-            return (lambda: None) if name == "warp_barrier" else getattr(operations, name)
-
-    operations = block.tw
-    monkeypatch.setattr(block, "tw", Without())
+    monkeypatch.setattr(kept, "meet", lambda schedule: None)
     case = summed(2, 100, 13, "f4")
     kernel = recurrence.bind()
     kernel.forget()

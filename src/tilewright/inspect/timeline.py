@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tilewright.arch import REFERENCE
 from tilewright.errors import LaunchError
 from tilewright.ir import async_ops, ops
-from tilewright.ir.fragment_ops import ReduceOp
+from tilewright.ir.fragment_ops import PrefixOp, ReduceOp
 from tilewright.ir.op import Op
 from tilewright.targets.reference.recorder import RecordedExecution, Touch
 
@@ -240,7 +240,7 @@ class _Clock:
                 end, kind = max(self._meetings[self._met[execution]]), "wait"
             case ops.Mma():
                 end, kind = start + lengths.mma, "mma"
-            case ops.Elementwise() | ReduceOp():
+            case ops.Elementwise() | ReduceOp() | PrefixOp():
                 end, kind = start + lengths.arithmetic, "arithmetic"
             case _:
                 end, kind = start + lengths.copy, "copy"

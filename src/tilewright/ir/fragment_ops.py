@@ -15,9 +15,9 @@ from tilewright.ir.op import IN_REGISTERS, REGISTERS, SHARED, Op, Traits
 from tilewright.ir.types import FragmentType, Type, Value
 from tilewright.symbolic.nodes import Expr, Int, bounds
 from tilewright.threads.distribution import Distribution
-from tilewright.threads.registers import Keep, Reduction, is_local, reduction
+from tilewright.threads.registers import Keep, PrefixPlan, Reduction, is_local, prefix, reduction
 
-__all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "ReduceOp"]
+__all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "PrefixOp", "Redistribute", "ReduceOp"]
 
 REDUCTIONS = ("sum", "max", "min")
 """Functions of `ReduceOp`."""
@@ -100,6 +100,63 @@ class ReduceOp(Op):
 
 
 @dataclass(frozen=True)
+class PrefixOp(Op):
+    """``result[..., j, ...] = before[..., j // run, ...] + sum(source[..., i, ...] for i <= j in j's run)``.
+
+    A run is ``run`` neighbours along ``dim``, in the lanes of one warp.  Sums are computed in f32 for
+    narrower floats and rounded once at the end; integers wrap.  Their order: digits of the coordinate from
+    the finest to the coarsest.  A thread adds its own values by rising coordinate, and pairs of lanes
+    exchange their sums.  A target without threads may use any other order.
+
+    Args:
+        source: the fragment.
+        before: the numbers that the elements of each run begin with, in the map of the runs' sums; None: 0.
+        dim: the dimension.
+        run: length of the runs; it divides the extent of the dimension.
+    """
+
+    name = "prefix"
+    traits = Traits((REGISTERS, SHARED))
+    roles: ClassVar = {"result": "defines", "source": "reads", "before": "reads"}
+    result: Value
+    source: Value
+    dim: int
+    run: int
+    before: Value | None = None
+
+    @staticmethod
+    def infer(source: Value, dim: int, run: int, before: Value | None = None) -> Type:
+        """Type of the result."""
+        spread = source.fragment.distribution
+        made = prefix(spread, dim, run).runs.result
+        if before is not None and before.type != (wanted := FragmentType(source.dtype, made)):
+            raise LayoutError(f"before is {before.type}; the sums of the runs are {wanted}")
+        return FragmentType(source.dtype, spread)
+
+    @property
+    def plan(self) -> PrefixPlan:
+        """Return the registers and lanes along which sums pass."""
+        return prefix(self.source.fragment.distribution, self.dim, self.run)
+
+    def verify(self) -> Iterator[Violation]:
+        """Require numbers, and a number of lanes that can be combined in pairs."""
+        dtype = self.source.dtype
+        if dtype.components > 1 or dtype.kind == "bool":
+            yield self.violation("dtype", f"prefix sums of {dtype} {self.source}", "i32, or a real float")
+        for stage in self.plan.stages:
+            if stage.in_lanes and (stage.extent & (stage.extent - 1) or stage.weight & (stage.weight - 1)):
+                text = f"prefix sums over {stage.extent} threads, {stage.weight} apart: lanes pair up"
+                near = f"{1 << stage.extent.bit_length() - 1} threads, a power of two apart"
+                yield self.violation("prefix", text, near)
+
+    def outside_warps(self, lanes: int) -> Iterator[Violation]:
+        """Yield a violation if a run is in several warps of ``lanes`` threads."""
+        if self.plan.runs.span > lanes:
+            text = f"a run of {self.run} elements of {self.source} is in several warps of {lanes} lanes"
+            yield self.violation("prefix", text, "shorter runs, in one warp each")
+
+
+@dataclass(frozen=True)
 class Redistribute(Op):
     """``result[i] = source[start + i]``: a part of a fragment, or all of it, with another map.
 
@@ -165,7 +222,7 @@ class Coordinates(Op):
         return FragmentType(i32, distribution)
 
 
-FRAGMENT_OPS: tuple[type[Op], ...] = (ReduceOp, Redistribute, Coordinates)
+FRAGMENT_OPS: tuple[type[Op], ...] = (ReduceOp, PrefixOp, Redistribute, Coordinates)
 
 
 # ---------------------------------------------------------------- dtypes of results

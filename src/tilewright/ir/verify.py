@@ -14,7 +14,7 @@ from tilewright.ir import clusters, deadlocks
 from tilewright.ir.async_legality import verify_bulk_copy, verify_maps, verify_mma_async, verify_role
 from tilewright.ir.async_ops import MBarrier, MmaAsync, PriorGridWait, Role, RoleBarrier
 from tilewright.ir.copies import ENGINES, Copy, is_bulk
-from tilewright.ir.fragment_ops import ReduceOp
+from tilewright.ir.fragment_ops import PrefixOp, ReduceOp
 from tilewright.ir.kernel import Kernel, SizeParam, op_symbols
 from tilewright.ir.legality import (
     verify_async_copy,
@@ -211,7 +211,7 @@ def _block_scopes(block: Block, outer: set[Any], defined: dict[Any, Op]) -> Iter
 
 def _warps(kernel: Kernel) -> Iterator[Violation]:
     for op in kernel.walk():
-        if isinstance(op, ReduceOp):
+        if isinstance(op, ReduceOp | PrefixOp):
             yield from op.outside_warps(kernel.lanes)
         if isinstance(op, Mma) and not op.mma.atom.asynchronous and op.mma.atom.lanes != kernel.lanes:
             yield op.violation(

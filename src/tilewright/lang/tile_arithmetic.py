@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f32
 from tilewright.errors import TraceError
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, Redistribute, ReduceOp
 from tilewright.ir.ops import Copy, FragmentOp
 from tilewright.ir.types import Memory
 from tilewright.lang.exact_functions import where
@@ -20,7 +20,7 @@ from tilewright.lang.tracer import current, located, verb
 from tilewright.layout.limits import divisor_at_most
 from tilewright.symbolic.nodes import bounds
 from tilewright.threads.distribution import Distribution, Mode
-from tilewright.threads.registers import Keep, reduction, thread_digits
+from tilewright.threads.registers import Keep, reduction, run_in_warps, thread_digits
 
 SHARE = "the warps of a role share a tile through shared memory, and"
 """Start of the error message for a role without a barrier."""
@@ -386,21 +386,29 @@ def argmax(
     return reduce_min(places, dim, scratch=indices, barrier=barrier)
 
 
+MOST_RUNS = 32
+"""Runs of a row, one or more for each warp, whose sums a thread adds up; rows of more runs take rounds."""
+
+
 @verb
-def prefix_sum(x: Fragment, dim: int, *, scratch: Tensor, barrier: int | None = None) -> Fragment:
+def prefix_sum(
+    x: Fragment, dim: int, *, scratch: Tensor | None = None, barrier: int | None = None
+) -> Fragment:
     """``y[i, j] = sum of x[i, k] for k <= j`` for ``dim=1``; in f32 for narrower floats, rounded once.
 
-    Sums of runs of 1, 2, 4, ... neighbours are exchanged through shared memory, so that a sum of n numbers
-    is within ``log2(n) u sum(|x|)`` of the exact one, u the unit roundoff.
+    Threads add their own elements, then lanes exchange sums, then warps do through shared memory.  Any order
+    is within ``(n - 1) u sum(|x|)`` of the exact sum of n numbers, u the unit roundoff.  If several warps
+    share a row, elements beyond the edge of an array must be 0, as for `reduce_sum`.
 
     Args:
         x: the tile, with any map.
         dim: the dimension of the sums.
-        scratch: shared memory of the tile's shape, in f32 for narrower floats.
+        scratch: shared memory of the tile's shape, in f32 for narrower floats.  Rows that each lie in one
+            warp need none.
         barrier: inside a role, the number of the barrier at which its threads meet, as in `reduce_sum`.
 
     Raises:
-        TraceError: the dimension does not exist, or ``scratch`` has the wrong shape or dtype.
+        TraceError: the dimension does not exist, or ``scratch`` has the wrong shape or dtype, or is missing.
 
     Example:
         >>> import numpy as np
@@ -408,27 +416,96 @@ def prefix_sum(x: Fragment, dim: int, *, scratch: Tensor, barrier: int | None = 
         >>> @tw.kernel(X="M N", Y="M N")
         ... def running(X, Y):
         ...     x = tw.load(X.tile((8, 16), (0, 0)).partition((8, 4)))
-        ...     sums = tw.prefix_sum(x, dim=1, scratch=tw.shared((8, 16), tw.f32))
-        ...     tw.copy(sums, Y.tile((8, 16), (0, 0)))
+        ...     tw.copy(tw.prefix_sum(x, dim=1), Y.tile((8, 16), (0, 0)))
         >>> y = np.empty((1, 5), np.float32)
         >>> running(np.float32([[1, 2, 3, 4, 5]]), y, target="reference").target, y.tolist()
         ('reference', [[1.0, 3.0, 6.0, 10.0, 15.0]])
     """
     along = _dimension(x.distribution, dim)
     sums = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
-    _check_scratch(scratch, sums.dtype, x.shape)
+    spread, lanes = sums.distribution, current().lanes
+    shape, run = exchanged_shape(spread, along, lanes), run_in_warps(spread, along, lanes)
+    if shape is None:
+        if scratch is not None and scratch.shape != x.shape:
+            _check_scratch(scratch, sums.dtype, x.shape)
+        if barrier is not None:  # report a wrong barrier for every number of warps
+            meeting(barrier, SHARE)
+        made = _of_runs(sums, along, run, None)
+        return made if sums.dtype == x.dtype else made.to(x.dtype)
+    if scratch is None:
+        raise TraceError(
+            f"several warps share a row of {x.value.name}, and there is no scratch; nearest legal choice: "
+            f"scratch=tw.shared({x.shape}, tw.{sums.dtype})",
+            here(),
+        )
+    if scratch.shape != shape:
+        _check_scratch(scratch, sums.dtype, x.shape)
+        scratch = scratch[tuple(slice(0, extent) for extent in shape)]
     meet, step = meeting(barrier, SHARE), 1
-    while step < x.shape[along]:
-        sums = sums + _before(sums, along, step, scratch, meet)
-        step *= 2
-    return sums if sums.dtype == x.dtype else sums.to(x.dtype)
-
-
-def _before(x: Fragment, dim: int, step: int, scratch: Tensor, meet: Callable[[], object]) -> Fragment:
-    """Return ``y[i, j] = x[i, j - step]``, or 0 if ``j < step``."""
-    tracer = current()
-    tracer.emit(Copy, source=x.value, target=scratch.value)
+    if shape == x.shape:
+        while step < x.shape[along]:
+            _emit_store(sums, scratch, meet)
+            sums = sums + _before(sums, along, step, scratch)
+            meet()
+            step *= 2
+        return sums if sums.dtype == x.dtype else sums.to(x.dtype)
+    runs = _reduced("sum", sums, along, ((shape[along], run),))
+    _emit_store(runs, scratch, meet)
+    before = _before(runs, along, shape[along] - 1, scratch)
+    for step in range(shape[along] - 2, 0, -1):
+        before = before + _before(runs, along, step, scratch)
     meet()
+    made = _of_runs(sums, along, run, before)
+    return made if sums.dtype == x.dtype else made.to(x.dtype)
+
+
+def exchanged_shape(spread: Distribution, dim: int, lanes: int) -> tuple[int, ...] | None:
+    """Return the shape of the numbers that warps exchange for prefix sums; None if each row is in one warp.
+
+    Args:
+        spread: the map of the tile to threads.
+        dim: the dimension of the sums.
+        lanes: threads of a warp.
+    """
+    run, extent = run_in_warps(spread, dim, lanes), spread.shape[dim]
+    if run == extent:
+        return None
+    few = run > 1 and extent // run <= MOST_RUNS
+    return tuple(extent // run if few and d == dim else n for d, n in enumerate(spread.shape))
+
+
+def reduced_shape(spread: Distribution, dim: int, lanes: int) -> tuple[int, ...] | None:
+    """Return the shape of the numbers that warps exchange for a reduction; None if each row is in one warp.
+
+    Args:
+        spread: the map of the tile to threads.
+        dim: the dimension that is reduced.
+        lanes: threads of a warp.
+    """
+    warps = math.prod(extent for extent, _ in thread_digits(spread, dim, lanes))
+    return None if warps == 1 else tuple(warps if d == dim else n for d, n in enumerate(spread.shape))
+
+
+def exchanged_dtype(dtype: DType) -> DType:
+    """Return the dtype of sums and extremes that warps exchange: f32 for narrower floats."""
+    return f32 if dtype.is_float and dtype.bits < f32.bits else dtype
+
+
+def _of_runs(x: Fragment, dim: int, run: int, before: Fragment | None) -> Fragment:
+    name = f"{x.value.name}_prefixes"
+    start = None if before is None else before.value
+    return Fragment(current().define(PrefixOp, name, source=x.value, dim=dim, run=run, before=start))
+
+
+def _emit_store(x: Fragment, scratch: Tensor, meet: Callable[[], object]) -> None:
+    """Store a tile in shared memory for all threads."""
+    current().emit(Copy, source=x.value, target=scratch.value)
+    meet()
+
+
+def _before(x: Fragment, dim: int, step: int, scratch: Tensor) -> Fragment:
+    """Return ``y[i, j] = x[i, j - step]``, or 0 if ``j < step``; ``scratch`` has x."""
+    tracer = current()
     padded = scratch.pad(
         tuple(step if d == dim else 0 for d in range(len(x.shape))), tuple(0 for _ in x.shape)
     )
@@ -437,7 +514,6 @@ def _before(x: Fragment, dim: int, step: int, scratch: Tensor, meet: Callable[[]
         *(FragmentOp, f"{x.value.name}_before", here()), dtype=x.dtype, distribution=x.distribution
     )
     tracer.emit(Copy, source=moved.value, target=made)
-    meet()
     # The checker takes what the padding gives for elements beyond an edge.
     inside: Fragment = where(coordinates(x, dim) >= step, Fragment(made), 0)
     return inside

@@ -214,6 +214,87 @@ def thread_digits(source: Distribution, dim: int, least: int = 1) -> Keep:
     return tuple(sorted(found, key=lambda digit: digit[1]))
 
 
+# ---------------------------------------------------------------- prefix sums
+
+
+class PrefixStage(NamedTuple):
+    """A digit of a coordinate along which prefix sums pass between registers, or between lanes."""
+
+    in_lanes: bool
+    extent: int
+    weight: int
+
+
+@dataclass(frozen=True)
+class PrefixPlan:
+    """The plan by which the threads of a distribution compute prefix sums of runs along one dimension.
+
+    Args:
+        runs: the reduction of each run to its sum.
+        stages: the digits of a coordinate inside a run, finest first.
+    """
+
+    runs: Reduction
+    stages: tuple[PrefixStage, ...]
+
+    @property
+    def registers(self) -> tuple[Digit, ...]:
+        """Digits that map the number of an element of a run in a thread to its register, finest first."""
+        return tuple(Digit(stage.extent, stage.weight) for stage in self.stages if not stage.in_lanes)
+
+
+@lru_cache(maxsize=1024)
+def prefix(source: Distribution, dim: int, run: int) -> PrefixPlan:
+    """Plan the prefix sums of runs of ``run`` neighbours along ``dim``.
+
+    Raises:
+        LayoutError: the dimension does not exist, ``run`` does not divide it, or a mode crosses the end of a
+            run or of another mode.
+
+    Example:
+        >>> rows = Distribution((1, 64), (Mode(8, 1, 2), Mode(2, 1, 32)), (Mode(2, 1, 1), Mode(2, 1, 16)))
+        >>> [stage.in_lanes for stage in prefix(rows, 1, 32).stages], prefix(rows, 1, 32).runs.result.shape
+        ([False, True, False], (1, 2))
+    """
+    if not 0 <= dim < source.rank or run < 1 or source.shape[dim] % run:
+        raise LayoutError(f"runs of {run} along dimension {dim} of a tile of {source.shape}")
+    keep = ((source.shape[dim] // run, run),)
+    found: list[tuple[int, PrefixStage]] = []
+    for in_lanes, modes in ((False, source.values), (True, source.threads)):
+        weight = 1
+        for mode in modes:
+            for piece, step in _pieces(mode, dim, keep):
+                if piece.dim == dim and step is None:
+                    found.append((piece.step, PrefixStage(in_lanes, piece.extent, weight)))
+                weight *= piece.extent
+    found.sort()
+    unit = 1
+    for step, stage in found:
+        if step != unit:
+            raise LayoutError(f"no mode along dimension {dim} has the step {unit}; {source}")
+        unit *= stage.extent
+    if unit != run:
+        raise LayoutError(f"threads hold {unit} of the {run} elements of a run along dimension {dim}")
+    return PrefixPlan(reduction(source, dim, keep), tuple(stage for _, stage in found))
+
+
+def run_in_warps(source: Distribution, dim: int, lanes: int) -> int:
+    """Return the longest runs along ``dim`` that each lie in one warp, for `prefix`; 0 if there are none.
+
+    Example:
+        >>> rows = Distribution((1, 64), (Mode(8, 1, 2), Mode(2, 1, 32)), (Mode(2, 1, 1), Mode(2, 1, 16)))
+        >>> run_in_warps(rows, 1, 8), run_in_warps(rows, 1, 16)
+        (32, 64)
+    """
+    run = min((step for _, step in thread_digits(source, dim, lanes)), default=source.shape[dim])
+    try:
+        stages = prefix(source, dim, run).stages
+    except LayoutError:
+        return 0
+    sizes = [size for stage in stages if stage.in_lanes for size in (stage.extent, stage.weight)]
+    return 0 if any(size & (size - 1) for size in sizes) else run
+
+
 # ---------------------------------------------------------------- other maps
 
 

@@ -42,8 +42,8 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
+from tilewright.schedule.folds import kept as kept_steps
 from tilewright.schedule.folds.form import FoldForm, may_replace
-from tilewright.schedule.folds.kept import MERGED_AT_ONCE, ExchangedStates, KeptStep, StatesBefore
 from tilewright.schedule.folds.masks import Trials, bounds_in, masks_of
 from tilewright.schedule.folds.operands import HeldOperand, StepPlace, is_exchanged
 from tilewright.schedule.folds.parts import MergedStates, StateMerge, parts_of_loop
@@ -325,6 +325,8 @@ class FoldBlock:
             }
             through = is_exchanged(schedule, form)
             self.scratch = tw.shared(schedule.tile[:2], form.element, name="weights") if through else None
+            for one in kept_steps.exchanged_tiles(form, schedule, self.lengths):
+                self.exchange_memory(*one)
         self.done = TileValues(self.place, {})
         with made_by("staging"):
             for held in self.held.values():
@@ -334,7 +336,7 @@ class FoldBlock:
             cells = self.starts(fold)
             self.fold(fold, cells)
             if schedule.is_split:
-                states = ExchangedStates.of_block(self, fold, cells)
+                states = kept_steps.ExchangedStates.of_block(self, fold, cells)
                 with when(self.parts > 1):
                     states.exchange(self.segment, cells)
             self.done = self.after(fold, cells, form.folds[at + 1].given)
@@ -350,7 +352,7 @@ class FoldBlock:
                 reduction = self.reduction(self.tiles, kinds)
         if schedule.fold == KEPT:
             work = Work((), 0, 0, 0, 1, 0, 0, self.segment)
-            kept = KeptStep(self, self.only_step(cells), cells, StepPlace(self, self.segment.part))
+            kept = kept_steps.KeptStep(self, self.only_step(cells), cells, StepPlace(self, self.segment.part))
             reduction.end_tile(work, cells, (), kept, form.flow.stores[0])
             return
         count = self.fold(form.fold, cells)
@@ -365,7 +367,7 @@ class FoldBlock:
         The second time its steps store.  At the end the last part has the state of the whole loop.
         """
         fold = self.form.fold
-        states = StatesBefore.of_block(self, fold, cells)
+        states = kept_steps.StatesBefore.of_block(self, fold, cells)
         with when(self.parts > 1):
             self.is_storing = False
             self.fold(fold, cells)
@@ -385,15 +387,13 @@ class FoldBlock:
             cells: the map of each cell to threads, and its dtype.
         """
         form, schedule = self.form, self.schedule
-
-        def starts() -> list[Fragment]:
-            return self.starts(form.fold)
-
+        starts = functools.partial(self.starts, form.fold)
         given = (schedule, tiles, tiles * self.parts, cells, starts, StateMerge(form), self.place)
         if schedule.fold != KEPT:
             return MergedStates(*given, self.free_bytes)
-        made = ExchangedStates(*given)
-        columns = MERGED_AT_ONCE if schedule.by_bulk else lcm(MERGED_AT_ONCE, schedule.atom.shape[1])
+        made = kept_steps.ExchangedStates(*given)
+        most = kept_steps.MERGED_AT_ONCE
+        columns = most if schedule.by_bulk else lcm(most, schedule.atom.shape[1])
         made.spread = self.multiply(columns).c()
         return made
 
@@ -464,12 +464,11 @@ class FoldBlock:
         for one in self.form.fold.results:
             self.store_one(replace(self.form.kept[id(one)], value=one), values)
 
-    def exchange_memory(self, tile: Fragment) -> Tensor:
-        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
-        key = tile.shape, tile.dtype
-        if key not in self.exchanges:
-            self.exchanges[key] = tw.shared(tile.shape, tile.dtype, name="prefixes")
-        return self.exchanges[key]
+    def exchange_memory(self, shape: tuple[int, ...] | None, dtype: DType) -> Tensor | None:
+        """Shared memory of a shape and a dtype, for one exchange at a time; None for no shape."""
+        if shape is not None and (shape, dtype) not in self.exchanges:
+            self.exchanges[shape, dtype] = tw.shared(shape, dtype, name="exchanged")
+        return None if shape is None else self.exchanges[shape, dtype]
 
     def only_step(self, cells: Sequence[Fragment]) -> TileValues:
         """Compute the block's only step, without a loop; return its values."""
@@ -556,7 +555,7 @@ class FoldBlock:
             with made_by("epilogue", (late or early)[0]):
                 for one in late:
                     done.value(one)
-                tw.warp_barrier()
+                kept_steps.meet(self.schedule)
 
     def pass_again(self, done: TileValues) -> None:
         """Compute each step again from ``done``, the values after the loop, and store the step's results."""
@@ -581,10 +580,12 @@ class FoldBlock:
         main_loop(self.verbs(self.moving(scores), lambda at: StepPlace(self, at + begin), does), steps)
 
     def empty_rings(self) -> None:
-        """Wait until no thread reads the tiles of the last steps: the next pass overwrites them."""
-        if self.schedule.copies_in_background:
-            with made_by("stages"):
+        """Wait until no thread reads tiles or elements of the last steps: the next pass overwrites them."""
+        with made_by("stages"):
+            if self.schedule.copies_in_background:
                 tw.barrier()
+            elif self.form.fold.results:
+                kept_steps.meet(self.schedule)
 
     def steps(self, part: Index | None = None) -> tuple[Index, Index]:
         """The first of the block's steps, and their number.

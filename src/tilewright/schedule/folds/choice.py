@@ -349,7 +349,7 @@ def in_parts(
         return
     if not form.products and arch.shared_bytes:  # loads limit these loops
         warps = EXCHANGING_WARPS if form.fold.results else LOADING_WARPS
-        each = max(warps // schedule.warps[0], 1)
+        each = max(warps // prod(schedule.warps), 1)
         if form.fold.results:  # all blocks run at once, with their shared memory
             system = SYSTEM_BYTES if owner(arch.name) is CUDA else 0
             each = resident_blocks(arch, shared_bytes(schedule, form), most=each, reserved=system)
@@ -363,7 +363,7 @@ def _at_once(schedule: Schedule, form: FoldForm, arch: Arch, processors: int) ->
     if not arch.shared_bytes or schedule.by_bulk:
         return processors
     used = max(shared_bytes(schedule, form), 1)
-    return processors * max(min(SCHEDULERS // schedule.warps[0], arch.shared_bytes // used), 1)
+    return processors * max(min(SCHEDULERS // prod(schedule.warps), arch.shared_bytes // used), 1)
 
 
 def _kept(

@@ -51,6 +51,10 @@ BLOCKS = 4
 SIDE = 64
 """Columns of a tile if some matrices are contiguous along its rows, and others along its columns."""
 
+SHARING_THREADS = 512
+"""Threads of a block that share a row: at 128 registers each they fill a multiprocessor's registers, and a
+compiler gives no thread more, so that one of these blocks always runs on each."""
+
 CPU_ELEMENTS, CPU_COLUMNS = 4096, 1024
 """Elements of a CPU's tile, also of a row that it reduces at once; and columns of its tile."""
 
@@ -252,26 +256,65 @@ def reducing(
             tile = min(each, _power(rows)), -(-min(run, CPU_ELEMENTS) // wide) * wide, 1
         yield Schedule(fma(f32, lanes=(1, 1), each=(wide, 1) if turned else (1, wide)), tile)
         return
+    elements = elements_of_lane(form)
     if turned:
         wide = min(wide, _power(rows))
         down = min(LANES_OF_COLUMNS, _power(-(-rows // wide)))
         across = arch.lanes // down
         warps = min(WARPS, _power(-(-rows // (wide * down))))
-        each = min(VECTORS, ELEMENTS // wide, _power(-(-run // across)))
+        each = min(VECTORS, elements // wide, _power(-(-run // across)))
         atom = fma(f32, lanes=(down, across), each=(wide, 1))
         yield Schedule(atom, (wide * down * warps, across * each, 1), (warps, 1))
         return
     wide = min(wide, _power(run))
+    if form.fold.results and (shared := _shared_row(form, extents, arch, wide, processors)):
+        yield shared
     across = min(_power(-(-run // wide)), arch.lanes)
     down, least = arch.lanes // across, _power(-(-run // (across * wide)))
     most = KEPT_BYTES * min((one.full for one in own), default=1) // VECTOR_BYTES
     is_kept = form.passing and least * wide <= most
-    each = least if is_kept else min(least, VECTORS, max(ELEMENTS // wide, 1))
+    each = least if is_kept else min(least, VECTORS, max(elements // wide, 1))
     blocks = prod(extents[span] for span in form.batch) * -(-rows // (down * WARPS))
-    high = min(max(ELEMENTS // (wide * each), 1), _power(max(blocks // (BLOCKS * max(processors, 1)), 1)))
+    high = min(max(elements // (wide * each), 1), _power(max(blocks // (BLOCKS * max(processors, 1)), 1)))
     warps = min(WARPS, _power(-(-rows // down)))
     atom = fma(f32, lanes=(down, across), each=(1, wide))
     yield Schedule(atom, (down * warps * high, across * wide * each, 1), (warps, 1))
+
+
+def elements_of_lane(form: FoldForm) -> int:
+    """Elements of a lane in a step of a loop without products, at most.
+
+    If the steps store results, elements of two registers count twice, and those of reverse rows do, because
+    each has an address.
+    """
+    if not form.fold.results:
+        return ELEMENTS
+    widest = max(cell.dtype.computed.bytes for fold in form.folds for cell in fold.cells)
+    is_reverse = any(operand.transforms for operand, _ in places_of(form))
+    return ELEMENTS // (2 if widest > f32.bytes else 1) // (2 if is_reverse else 1)
+
+
+def _shared_row(
+    form: FoldForm, extents: Mapping[Span, int], arch: Arch, wide: int, processors: int
+) -> Schedule | None:
+    """The schedule of few long rows whose steps store: the warps of a block share a row; None for other rows.
+
+    A step is as long as lets each processor have a block, so that blocks exchange few states.
+
+    Args:
+        form: the form.
+        extents: extents of the spans.
+        arch: the machine.
+        wide: neighbours that a lane loads at once.
+        processors: its processors; 0: unknown.
+    """
+    rows, run = prod(extents[span] for span in (*form.batch, form.m)), extents[form.n]
+    warps, unit = SHARING_THREADS // arch.lanes, SHARING_THREADS * wide
+    most = max(elements_of_lane(form) // len(form.fold.cells) // wide, 1)
+    if run <= unit * most // warps or 2 * rows >= max(processors, 1) * warps:
+        return None
+    each = min(-(-rows * run // (max(processors, 1) * unit)), -(-run // unit), most)
+    return Schedule(fma(f32, lanes=(1, arch.lanes), each=(1, wide)), (1, unit * each, 1), (1, warps))
 
 
 def _power(number: int) -> int:

@@ -10,12 +10,28 @@ parts before it, and computes its part again from their state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
-from tilewright.dataflow.nodes import Fold, Folded, Literal, Map, Node, Rearrange, Store, walk
+from tilewright.dataflow.nodes import (
+    Fold,
+    Folded,
+    Literal,
+    Map,
+    Node,
+    Position,
+    Rearrange,
+    Reduce,
+    Scan,
+    Span,
+    Store,
+    walk,
+)
+from tilewright.dtypes import DType
+from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import when
@@ -23,15 +39,22 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.signals import await_, signal
-from tilewright.lang.tile_arithmetic import coordinates, reduce_sum
+from tilewright.lang.tile_arithmetic import (
+    coordinates,
+    exchanged_dtype,
+    exchanged_shape,
+    reduce_sum,
+    reduced_shape,
+)
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.folds.parts import Added, Extreme, MergedStates, StateMerge
 from tilewright.schedule.folds.powers import POWERS
 from tilewright.schedule.folds.values import REDUCTIONS, TileValues
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.work import Segment, Work
-from tilewright.threads.distribution import Distribution
+from tilewright.threads.distribution import Distribution, Mode
 
 MERGED_AT_ONCE = 16
 """Number of parts whose cells a block reads into one tile and merges together."""
@@ -56,6 +79,62 @@ def against_exchange(form: FoldForm) -> str:
     if not all(isinstance(rule, Extreme | Added) for rule in merge.rules):
         return merge.against or "the cells of more than two parts do not merge at once"
     return ""
+
+
+def exchanged_tiles(
+    form: FoldForm, schedule: Schedule, lengths: Mapping[Span, int]
+) -> dict[tuple[tuple[int, ...], DType], None]:
+    """Shapes and dtypes of shared memory through which warps exchange prefix sums, sums and extremes of rows.
+
+    Args:
+        form: the form.
+        schedule: how it is computed.
+        lengths: extents of a tile along spans.
+    """
+    (m, n, _), (down, across) = schedule.atom.shape, schedule.warps
+    found: dict[tuple[tuple[int, ...], DType], None] = {}
+    for one in form.inside():
+        if not isinstance(one, Scan | Reduce) or isinstance(one.argument, Position):
+            continue
+        spans = [axis for axis in one.argument.axes if axis in lengths]
+        rows = form.m if form.alias is None or form.alias not in spans or form.m in spans else form.alias
+        column = next((axis for axis in spans if axis != rows), None)
+        if column is None:
+            continue
+        whole = lengths[rows], lengths[column]
+        spread = TiledMma(schedule.atom, schedule.warps, (whole[0] // m // down, whole[1] // n // across)).c()
+        spread = spread if rows in spans else spread.projected((1, whole[1]))
+        shape = (exchanged_shape if isinstance(one, Scan) else reduced_shape)(spread, 1, schedule.atom.lanes)
+        if shape is not None:
+            kind = one.dtype if isinstance(one, Scan) else exchanged_dtype(one.dtype)
+            found[shape, kind] = None
+    return found
+
+
+def exchanged_bytes(form: FoldForm, schedule: Schedule, lengths: Mapping[Span, int]) -> int:
+    """Bytes of shared memory through which warps exchange numbers of rows; see `exchanged_tiles`."""
+    end = 0
+    for shape, kind in exchanged_tiles(form, schedule, lengths):
+        end = -(-end // ROW_BYTES) * ROW_BYTES + prod(shape) * kind.bytes
+    return end
+
+
+def meet(schedule: Schedule) -> None:
+    """Wait for the threads that share rows."""
+    if schedule.warps[1] == 1:
+        tw.warp_barrier()
+    else:
+        tw.barrier()
+
+
+def merging_map(schedule: Schedule) -> Distribution:
+    """The map of the states of parts to threads; warps that share a row each have all of them."""
+    (m, n, _), (down, across) = schedule.atom.shape, schedule.warps
+    rows, run, _ = schedule.tile
+    columns = min(-(-schedule.blocks // n), run // n // across)
+    made = TiledMma(schedule.atom, (down, 1), (rows // m // down, columns)).c()
+    copies = () if across == 1 else (Mode(across, None, 0),)
+    return Distribution(made.shape, (*made.threads, *copies), made.values)
 
 
 class ExchangedStates(MergedStates):
@@ -83,7 +162,7 @@ class ExchangedStates(MergedStates):
             merge, starts = StateMerge(replace(block.form, fold=fold)), partial(block.starts, fold)
             parts = block.tiles * block.parts
             states = cls(block.schedule, block.tiles, parts, kinds, starts, merge, block.place)
-            states.spread = block.tiled[block.form.n].c()
+            states.spread = merging_map(block.schedule)
         return states
 
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import lcm, prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Scan, Span, walk
+from tilewright.dataflow.nodes import SUMMED, TF32, ArrayPart, Node, Span, walk
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
@@ -15,7 +15,7 @@ from tilewright.schedule.facts import Reasons, against_waits
 from tilewright.schedule.fixup import WorkspaceSums
 from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.form import FoldForm, is_computed, may_replace, transposed
-from tilewright.schedule.folds.kept import against_exchange, against_kept
+from tilewright.schedule.folds.kept import against_exchange, against_kept, exchanged_bytes
 from tilewright.schedule.folds.operands import is_exchanged
 from tilewright.schedule.folds.parts import AUTO, StateMerge
 from tilewright.schedule.folds.rows import KEPT, TWO_PASSES
@@ -241,12 +241,12 @@ def _unfit(atom: MmaAtom, form: FoldForm, arch: Arch) -> str:
 
 def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
     step, (down, across) = form.fold.steps[0], schedule.warps
-    if across != 1:
-        text = f"warps={schedule.warps}; each warp has whole rows, because values are reduced along them"
+    if across != 1 and (why := against_shared_rows(schedule, form)):
+        text = f"warps={schedule.warps}; each warp has whole rows, because {why}"
         yield "warps", text, f"warps=({down * across}, 1)", step
         return
     m, n, k = schedule.atom.shape
-    units = (m * down, lcm(n, k), k)
+    units = (m * down, lcm(n * across, k), k)
     if any(side == 0 or side % unit for side, unit in zip(schedule.tile, units, strict=True)):
         near = tuple(max(-(-s // unit), 1) * unit for s, unit in zip(schedule.tile, units, strict=True))
         text = f"{schedule.tile} is no multiple of {units}, one {schedule.atom} for each of {down} warps"
@@ -258,6 +258,15 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
         yield "width", text, f"width={max(-(-schedule.width // n), 1) * n}", step
 
 
+def against_shared_rows(schedule: Schedule, form: FoldForm) -> str:
+    """Why several warps do not share the rows of a step; empty if they do, as for prefix sums."""
+    if form.products or form.columns or schedule.fold == KEPT:
+        return "values are reduced along them"
+    if not form.fold.results or form.alias is not None:
+        return f"no result is stored in the steps of the loop over {form.n.name}"
+    return ""
+
+
 def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
     """Bytes of shared memory of a schedule."""
     rows, run, depth = schedule.tile
@@ -266,7 +275,7 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
         held_nodes = [node for node, _ in tiles_of_scan(form)] * schedule.stages
         sides = [node.axes for node in (*held_nodes, *copies_of_scan(schedule, form))]
         elements = sum(prod(lengths[span] for span in axes if span is not None) for axes in sides)
-        return elements * form.element.bytes + _exchanged_bytes(form, lengths)
+        return elements * form.element.bytes + exchanged_bytes(form, schedule, lengths)
     held = {id(transposed(side)[0]): side for one in form.scores for side in (one.a, one.b)}
     elements = 0
     for side in held.values():
@@ -279,17 +288,9 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
         elements += rows * run
     rounds = WorkspaceSums.rounds(schedule) if schedule.is_split else 0
     lengths = {form.m: rows, form.n: run} | dict.fromkeys(form.columns, schedule.width)
-    return elements * form.element.bytes + rounds * tickets(1).align + _exchanged_bytes(form, lengths)
-
-
-def _exchanged_bytes(form: FoldForm, lengths: Mapping[Span, int]) -> int:
-    """Bytes of the shared memory through which threads exchange prefix sums."""
-    tiles = {
-        (tuple(lengths[axis] for axis in one.axes if axis is not None), one.dtype)
-        for one in form.inside()
-        if isinstance(one, Scan)
-    }
-    return sum(prod(shape) * kind.bytes for shape, kind in tiles)
+    return (
+        elements * form.element.bytes + rounds * tickets(1).align + exchanged_bytes(form, schedule, lengths)
+    )
 
 
 def tile_key(node: Node, along: Span) -> tuple[int, Span | None]:

@@ -21,6 +21,7 @@ from tilewright.dataflow.nodes import (
     Sum,
     walk,
 )
+from tilewright.dtypes import DType
 from tilewright.functions.table import CONVERSION
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
@@ -70,8 +71,8 @@ class LoopBlock(Protocol):
     def mix(self, node: Sum, values: TileValues, step: Index, total: Fragment) -> None:
         """Add a product along the loop's span to ``total``."""
 
-    def exchange_memory(self, tile: Fragment) -> Tensor:
-        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
+    def exchange_memory(self, shape: tuple[int, ...] | None, dtype: DType) -> Tensor | None:
+        """Shared memory of a shape and a dtype, for one exchange at a time; None for no shape."""
 
 
 class StepPlace:
@@ -163,9 +164,9 @@ class StepPlace:
         m = self.block.form.m
         return (m, *(axis for axis in axes if axis != m)) if m in axes else axes
 
-    def exchange_memory(self, tile: Fragment) -> Tensor:
-        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
-        return self.block.exchange_memory(tile)
+    def exchange_memory(self, shape: tuple[int, ...] | None, dtype: DType) -> Tensor | None:
+        """Shared memory of a shape and a dtype, for one exchange at a time; None for no shape."""
+        return self.block.exchange_memory(shape, dtype)
 
     @property
     def loop(self) -> Span:

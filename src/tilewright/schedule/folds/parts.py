@@ -316,9 +316,9 @@ def parts_of_loop(form: FoldForm, tiles: Index, steps: Index, blocks: int) -> In
         steps: number of steps of the loop.
         blocks: number of blocks that run at once.
     """
-    parts = parts_of_k(tiles, steps, blocks)
     if not form.fold.results:
-        return parts
+        return parts_of_k(tiles, steps, blocks)
+    parts = minimum(blocks // maximum(tiles, 1), steps)
     return maximum(parts * minimum(parts // LEAST_PARTS, 1), 1)
 
 

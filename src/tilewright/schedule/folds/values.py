@@ -41,7 +41,17 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise, of_integer
 from tilewright.lang.scalars import Condition, Index, Scalar, minimum, unwrap
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tile_arithmetic import coordinates, prefix_sum, reduce_max, reduce_min, reduce_sum
+from tilewright.lang.tile_arithmetic import (
+    coordinates,
+    exchanged_dtype,
+    exchanged_shape,
+    prefix_sum,
+    reduce_max,
+    reduce_min,
+    reduce_sum,
+    reduced_shape,
+)
+from tilewright.lang.tracer import current
 from tilewright.schedule.epilogue.reductions import neutral
 from tilewright.schedule.epilogue.values import repeated
 from tilewright.schedule.provenance import made_by
@@ -105,8 +115,8 @@ class Place(Protocol):
     def mask(self, node: Map) -> PositionMask | None:
         """The mask of a choice that may change its value in place; None for other choices."""
 
-    def exchange_memory(self, tile: Fragment) -> Tensor:
-        """Shared memory with the shape and the dtype of a tile, for one exchange at a time."""
+    def exchange_memory(self, shape: tuple[int, ...] | None, dtype: DType) -> Tensor | None:
+        """Shared memory of a shape and a dtype, for one exchange at a time; None for no shape."""
 
     @property
     def loop(self) -> Span:
@@ -246,10 +256,15 @@ class TileValues:
             case Reduce(combine="min" | "max" as combine, argument=Position(span=span)):
                 return self._end(span, combine)
             case Reduce(combine=combine, argument=argument):
-                return REDUCTIONS[combine](self.hidden(argument, neutral(combine, argument.dtype)), 1)
+                tile = self.hidden(argument, neutral(combine, argument.dtype))
+                shape = reduced_shape(tile.distribution, 1, current().lanes)
+                scratch = place.exchange_memory(shape, exchanged_dtype(tile.dtype))
+                return REDUCTIONS[combine](tile, 1, scratch=scratch)
             case Scan(argument=argument):
-                tile = self.tile(argument)
-                return prefix_sum(tile, 1, scratch=place.exchange_memory(tile))
+                spread = place.spread(argument.axes)
+                shape = exchanged_shape(spread, 1, current().lanes)
+                tile = self.tile(argument) if shape in (None, spread.shape) else self.hidden(argument, 0)
+                return prefix_sum(tile, 1, scratch=place.exchange_memory(shape, node.dtype))
             case Folded(fold=fold, index=index):
                 if id(fold) not in self.known:
                     self.known[id(fold)] = self._repeated(fold)

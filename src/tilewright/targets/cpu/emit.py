@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tilewright.arch import Arch
-from tilewright.ir.fragment_ops import Coordinates, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, ReduceOp
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.ops import (
     AsyncCommit,
@@ -37,7 +37,14 @@ from tilewright.targets.cpu.legality import waits
 from tilewright.targets.cpu.live import needed, reach, read_of_copies
 from tilewright.targets.cpu.micro import emit_mma, emit_multiply
 from tilewright.targets.cpu.multiply import Multiply, Pointwise, StoreSums, fuse, gather
-from tilewright.targets.cpu.pointwise import emit_pack, emit_pointwise, emit_reduce, emit_scalar, emit_unpack
+from tilewright.targets.cpu.pointwise import (
+    emit_pack,
+    emit_pointwise,
+    emit_prefix,
+    emit_reduce,
+    emit_scalar,
+    emit_unpack,
+)
 from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
 from tilewright.targets.cpu.sequential import drop_threads
 from tilewright.targets.cpu.unpacked import emit_store
@@ -61,6 +68,7 @@ CPU_RULES.rule(StoreSums)(emit_store)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)
 CPU_RULES.rule(ReduceOp)(emit_reduce)
+CPU_RULES.rule(PrefixOp)(emit_prefix)
 CPU_RULES.rule(Unpack)(emit_unpack)
 CPU_RULES.rule(Pack)(emit_pack)
 

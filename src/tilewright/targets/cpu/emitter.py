@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.arch import Arch
 from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import Location
-from tilewright.ir.fragment_ops import ReduceOp
+from tilewright.ir.fragment_ops import PrefixOp, ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Redistribute, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
@@ -179,7 +179,7 @@ def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
             named += op.stored
         else:
             named += op.operands
-            named += op.results if isinstance(op, ReduceOp | Redistribute) else ()
+            named += op.results if isinstance(op, ReduceOp | PrefixOp | Redistribute) else ()
         for value in named:
             if value.is_fragment:
                 elems.setdefault(value, value.fragment.distribution.size_values)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.fragment_ops import ReduceOp
+from tilewright.ir.fragment_ops import PrefixOp, ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Let, Mma, Op, Redistribute, Reshape, Shared
 from tilewright.ir.types import Memory, TensorType, Value
@@ -167,6 +167,14 @@ def _dimensions(op: Op, operands: set[Value]) -> tuple[list[set[Axis]], list[tup
         case ReduceOp():
             pairs = zip(axes(op.source), axes(op.result), strict=True)
             return [{*pair} for dim, pair in enumerate(pairs) if dim != op.dim], [((op.source, op.dim), None)]
+        case PrefixOp():
+            pairs = zip(axes(op.source), axes(op.result), strict=True)
+            starts = [] if op.before is None else axes(op.before)
+            unbound: list[tuple[Axis, Int | None]] = [
+                ((op.source, op.dim), None),
+                *((axis, None) for axis in starts),
+            ]
+            return [{*pair} for dim, pair in enumerate(pairs) if dim != op.dim], unbound
         case Redistribute():
             return [], [(axis, None) for axis in axes(op.source)]
         case Copy() if not (axes(op.source) and axes(op.target)):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tilewright.dtypes import f32
-from tilewright.ir.fragment_ops import Coordinates, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, ReduceOp
 from tilewright.ir.kernel import Kernel, op_symbols
 from tilewright.ir.ops import (
     Block,
@@ -122,7 +122,7 @@ class Multiply(CompoundOp):
 
 PASSED = (
     *(Shared, Reshape, FragmentOp, Copy, Fill, Let, For, If),
-    *(Elementwise, Coordinates, ReduceOp, Mma, Multiply),
+    *(Elementwise, Coordinates, ReduceOp, PrefixOp, Mma, Multiply),
 )
 """Operations past which the copy of an operand may move to its multiply, if they write no array."""
 

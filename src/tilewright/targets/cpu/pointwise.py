@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from tilewright.dtypes import DType, f32, i64, limits, u32, u64
 from tilewright.functions.conversions import clamped_in, saturation
 from tilewright.functions.table import COMPARISON, CONVERSION, TAKE
-from tilewright.ir.fragment_ops import Coordinates, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, ReduceOp
 from tilewright.ir.ops import Copy, Elementwise, Fill, FragmentOp, Op
 from tilewright.ir.packed_ops import Pack, Unpack
 from tilewright.ir.types import Value
@@ -392,6 +392,85 @@ static inline void {SELF}({real}* total, const {real}* source) {{
         nest = list(zip(names, counts, steps, strict=True))
         _nested(emitter, nest, body, independent=bool(loops and loops[0][2]) and not vectors)
         _folded(emitter, op, total, size, lanes, kind)
+
+
+def emit_prefix(emitter: CpuEmitter, op: PrefixOp) -> None:
+    """Sum up along the runs, in the source's compute dtype; neighbours that belong to other runs together."""
+    plan, source, kind = op.plan, op.source, computes_in(op.source.dtype)
+    kept, inner = plan.runs.kept, plan.registers
+    starts, unit = list[int](), 1  # registers of `before`, by digit
+    for digit in kept:
+        starts.append(unit)
+        unit *= digit.extent
+    emitter.comment(op, f"{op.result} = prefix sums of {source} along {op.dim}")
+    apart = next((n for n, digit in enumerate(kept) if digit.weight == 1 and digit.extent > 1), None)
+    width = 1 if apart is None else kept[apart].extent
+    lanes = _lanes(inner[:1], emitter.arch.vector_bytes // kind.bytes) if source.dtype == kind else 1
+    with emitter.indented(), ExitStack() as nest:
+        total, at, outer = (
+            emitter.local("total"),
+            emitter.local("at"),
+            [n for n in range(len(kept)) if n != apart],
+        )
+        emitter.declare(named(STORAGE[kind.name]), total, extent=width)
+        names, steps, firsts = list[Code](), list[int](), list[int]()
+        for n in outer:
+            names.append(emitter.local("e" if not names else f"e{len(names)}"))
+            steps.append(kept[n].weight)
+            firsts.append(starts[n])
+            nest.enter_context(emitter.turns(names[-1], kept[n].extent))
+        unit = 0 if apart is None else starts[apart]
+        with emitter.turns(at, width):
+            first: Code = literal(emitter, 0, kind)
+            if op.before is not None:
+                place = code("{}[{}]", emitter.name(op.before), sum_of([*names, at], [*firsts, unit]))
+                first = emitter.convert(place, op.before.dtype, kind)
+            emitter.assign(code("{}[{}]", total, at), first)
+        for digit in reversed(inner[1:] if lanes > 1 else inner):
+            if digit.extent > 1:
+                names.append(emitter.local("e" if not names else f"e{len(names)}"))
+                steps.append(digit.weight)
+                nest.enter_context(emitter.turns(names[-1], digit.extent))
+        if lanes > 1:
+            begin = sum_of(names, steps)
+            given = (code("{} + {}", emitter.name(value), begin) for value in (op.result, source))
+            emitter.assign(
+                code("{}[0]", total),
+                call(_prefix_function(emitter, kind, lanes), *given, inner[0].extent, code("{}[0]", total)),
+            )
+            return
+        with emitter.turns(at, width, independent=True):
+            place = sum_of([*names, at], [*steps, 1])
+            value = emitter.convert(code("{}[{}]", emitter.name(source), place), source.dtype, kind)
+            emitter.assign(code("{}[{}]", total, at), code("{}[{}] + {}", total, at, value))
+            made = emitter.convert(code("{}[{}]", total, at), kind, op.result.dtype)
+            emitter.assign(code("{}[{}]", emitter.name(op.result), place), made)
+
+
+def _prefix_function(emitter: CpuEmitter, kind: DType, lanes: int) -> Code:
+    """Prefix sums of neighbours from a number on; returns the last one.  A vector has log2(lanes) steps."""
+    real, steps, apart = STORAGE[kind.name], list[str](), 1
+    while apart < lanes:
+        order = ", ".join(str(lane - apart + lanes if lane >= apart else 0) for lane in range(lanes))
+        steps.append(f"    a += __builtin_shufflevector(zero, a, {order});\n")
+        apart *= 2
+    last = ", ".join([str(lanes - 1)] * lanes)
+    return emitter.function(
+        f"prefix_sums_by_{lanes}_{kind}",
+        f"""\
+static inline {real} {SELF}({real}* to, const {real}* from, Index count, {real} before) {{
+  {_vector(kind, lanes)}
+  const vector zero = {{}};
+  vector start = zero + before;
+  for (Index i = 0; i < count; i += {lanes}) {{
+    vector a = *(const vector*)(from + i);
+{"".join(steps)}\
+    *(vector*)(to + i) = start + a;
+    start += __builtin_shufflevector(a, a, {last});
+  }}
+  return start[0];
+}}""",
+    )
 
 
 def _lanes(reduced: tuple[Digit, ...], most: int) -> int:

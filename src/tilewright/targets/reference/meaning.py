@@ -13,7 +13,7 @@ from tilewright.functions.table import TAKE
 from tilewright.ir import ops
 from tilewright.ir.async_ops import LaunchDependents, Peer, PriorGridWait
 from tilewright.ir.copies import ByMap, is_in_background
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, Redistribute, ReduceOp
 from tilewright.ir.integer_ops import ReadIndex
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Op
@@ -35,7 +35,7 @@ from tilewright.targets.rules import RuleTable
 from tilewright.targets.target import REFERENCE as TARGET
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.distribution import registers as registers_of_part
-from tilewright.threads.registers import Reduction, broadcast, registers_of
+from tilewright.threads.registers import PrefixPlan, Reduction, broadcast, registers_of
 
 REFERENCE = RuleTable(TARGET.name)
 """Rules are called as ``rule(machine, warp, op)``; those that may wait return the steps between waits."""
@@ -411,6 +411,63 @@ def _reduce_marks(machine: Simulator, warp: Warp, op: ReduceOp, values: Array) -
     elif found:  # otherwise a lane of another warp reports it
         report()
     return made
+
+
+@REFERENCE.rule(PrefixOp)
+def _prefix(machine: Simulator, warp: Warp, op: PrefixOp) -> None:
+    """Digits of a coordinate, finest first: registers by rising number, then pairs of lanes."""
+    plan, numbers, dtype = op.plan, machine.numbers, op.source.dtype
+    combine = numbers.combine("sum", dtype)
+    values = numbers.widen(read(machine, warp, op, op.source), dtype)
+    places = registers_of(plan.runs.kept, plan.runs.result.size_values)[:, None]
+    places = places + registers_of(plan.registers, values.shape[1] // len(places))
+    with np.errstate(all="ignore"):
+        sums = _prefix_sums(plan, values[:, places], combine)
+        start = None
+        if op.before is not None:
+            start = numbers.widen(read(machine, warp, op, op.before), dtype)
+            sums = combine(start[..., None], sums)
+    made = np.empty_like(values)
+    made[:, places] = sums
+    marks = warp.beyond.get(op.source)
+    if marks is not None:
+        wrong = (marks & (values != 0))[:, places]
+        reached = np.empty_like(marks)
+        reached[:, places] = _prefix_sums(plan, wrong.astype(np.int64), np.add) > 0
+        replaced = warp.replaced.get(op.source, np.zeros_like(marks))
+        if (mixed := reached & ~marks & ~replaced).any():
+            lane, number = (int(i) for i in np.argwhere(mixed)[0])
+            place = _element(machine, warp, op.source, lane, number), lane
+            what = "added to the prefix sums of elements inside"
+            edges.report(machine.checker, warp.agent, op, op.source, place, what, int(mixed.sum()))
+    define(machine, warp, op, op.result, numbers.narrowed(made, op.result.dtype), beyond=marks)
+
+
+def _prefix_sums(plan: PrefixPlan, parts: Array, combine: Any) -> Array:
+    """Return prefix sums of runs, of shape (lanes, runs, values of a run in a lane)."""
+    lanes, runs, upper = parts.shape
+    sums, total, lower = parts.copy(), parts, 1
+    for stage in plan.stages:
+        if stage.in_lanes:
+            before, apart = np.zeros_like(total), stage.weight
+            while apart < stage.weight * stage.extent:
+                other = total[np.arange(lanes) ^ apart]
+                is_later = (np.arange(lanes) & apart != 0)[:, None, None]
+                before = np.where(is_later, combine(before, other), before)
+                total = combine(total, other)
+                apart *= 2
+            by_runs = sums.reshape(lanes, runs, upper, lower)
+            sums = combine(before[..., None], by_runs).reshape(parts.shape)
+            continue
+        upper //= stage.extent
+        total = total.reshape(lanes, runs, upper, stage.extent)
+        by_digits = sums.reshape(lanes, runs, upper, stage.extent, lower)
+        before = total[..., 0]
+        for digit in range(1, stage.extent):
+            by_digits[..., digit, :] = combine(before[..., None], by_digits[..., digit, :])
+            before = combine(before, total[..., digit])
+        total, sums, lower = before, by_digits.reshape(parts.shape), lower * stage.extent
+    return sums
 
 
 def _registers(plan: Reduction) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.ir import async_ops, ops
 from tilewright.ir.clusters import sharing
 from tilewright.ir.copies import is_bulk, is_bulk_load
-from tilewright.ir.fragment_ops import ReduceOp
+from tilewright.ir.fragment_ops import PrefixOp, ReduceOp
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory
 from tilewright.targets.reference.machine import Simulator
@@ -18,7 +18,7 @@ from tilewright.targets.rules import RuleTable
 
 RECORDED = (
     *(async_ops.Arrive, async_ops.Wait),
-    *(ops.Copy, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, ReduceOp, ops.Barrier),
+    *(ops.Copy, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, ReduceOp, PrefixOp, ops.Barrier),
     *(async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
     *(async_ops.ClusterBarrier, async_ops.ClusterWait),
     *(async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),

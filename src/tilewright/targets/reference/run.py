@@ -14,7 +14,7 @@ from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.functions.conversions import Array
 from tilewright.ir import clusters
 from tilewright.ir.async_ops import MmaAsync, Role
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, Redistribute, ReduceOp
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, FragmentOp, Mma, Op
 from tilewright.ir.types import Value
@@ -351,7 +351,7 @@ def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Ite
     match op:
         case Copy() if op.engine != "bulk":
             spreads.append(op.spread)
-        case ReduceOp():
+        case ReduceOp() | PrefixOp():
             yield from op.outside_warps(lanes)
         case FragmentOp() | Coordinates() | Redistribute():
             spreads.append(op.distribution)

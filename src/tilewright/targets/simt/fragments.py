@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
+from tilewright.ir.fragment_ops import Coordinates, PrefixOp, Redistribute, ReduceOp
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
-from tilewright.symbolic.expr import add
+from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.simt.arithmetic import wrapping, wraps
@@ -17,7 +18,7 @@ from tilewright.targets.simt.emitter import SIMT_RULES, LocalNames, SimtEmitter,
 from tilewright.targets.simt.thread_values import thread_coordinate
 from tilewright.targets.statements import Assign, Code, Do, Statement, call, code
 from tilewright.threads.distribution import registers
-from tilewright.threads.registers import Digit, indexed, register_digits
+from tilewright.threads.registers import Digit, PrefixStage, indexed, register_digits
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,106 @@ def reduce(emitter: SimtEmitter, op: ReduceOp) -> None:
                 emitter.assign(total, combined(total, other))
             made = converted(total, kind, dtype, emitter.dialect.types)
             emitter.assign(element(emitter.name(op.result), i), made)
+
+
+@SIMT_RULES.rule(PrefixOp)
+def prefix(emitter: SimtEmitter, op: PrefixOp) -> None:
+    """Digits of a coordinate, finest first: registers in their order, lanes in pairs.
+
+    ``total`` has the sums of the runs of all finer digits.  A lane of a pair with the higher number adds the
+    total of the other one to ``before``.
+    """
+    plan, source, dtype = op.plan, op.source, op.source.dtype
+    kind, of_run = dtype.computed, plan.registers
+    count = math.prod(digit.extent for digit in of_run)
+    emitter.comment(op, f"{op.result.name} = prefix sums of {source.name} along {op.dim}")
+    emitter.declare_registers(op.result)
+    scope = LocalNames(emitter)
+    with emitter.indented():
+        i = index(scope, "i", plan.runs.result.size_values)
+        start = indexed(plan.runs.kept, i)
+        with emitter.loops((i,) if isinstance(i, Sym) else ()):
+            total, sums, k = scope.name("total"), scope.name("sums"), index(scope, "k", count)
+            emitter.declare_array(kind, total, count)
+            emitter.declare_array(kind, sums, count)
+            k_loop = (k,) if isinstance(k, Sym) else ()
+            at = add(start, indexed(of_run, k))
+
+            def element_of(value: Value, place: Int) -> Code:
+                return code("{}[{}]", emitter.name(value), emitter.spell(place))
+
+            given = widened(element_of(source, at), dtype)
+            emitter.one_line(
+                k_loop, Assign(element(sums, k), given), Assign(element(total, k), element(sums, k))
+            )
+            lower, upper = 1, count
+            for stage in plan.stages:
+                if stage.extent == 1:
+                    continue
+                upper //= 1 if stage.in_lanes else stage.extent
+                across = _across_lanes if stage.in_lanes else _across_registers
+                with emitter.indented():
+                    across(scope, stage, kind, (total, sums), (upper, lower))
+                lower *= 1 if stage.in_lanes else stage.extent
+            made: Code = element(sums, k)
+            if op.before is not None:
+                made = _plus(emitter, kind, widened(element_of(op.before, i), dtype), made)
+            made = converted(made, kind, dtype, emitter.dialect.types)
+            emitter.one_line(k_loop, Assign(element_of(op.result, at), made))
+
+
+def _plus(emitter: SimtEmitter, kind: DType, first: Code, second: Code) -> Code:
+    """The sum of two numbers; integers wrap."""
+    if wraps(kind):
+        return wrapping("+", (first, second), kind, emitter.type(kind))
+    return code("{} + {}", first, second)
+
+
+def _each(emitter: SimtEmitter, at: Int, statement: Statement) -> None:
+    """A statement for all turns of an index, or for the only one."""
+    emitter.one_line((at,) if isinstance(at, Sym) else (), statement)
+
+
+def _across_registers(
+    scope: LocalNames, stage: PrefixStage, kind: DType, names: tuple[Code, Code], sizes: tuple[int, int]
+) -> None:
+    """Add the totals of the runs before to those of a thread, whose numbers are in neighbouring registers."""
+    emitter, (total, sums), (upper, lower) = scope.emitter, names, sizes
+    before, own, a = scope.name("before"), scope.name("own"), index(scope, "a", upper)
+    first, e = mul(a, stage.extent), Sym(scope.name("e"), 1, stage.extent - 1)
+    with emitter.loops((a,) if isinstance(a, Sym) else ()):
+        emitter.declare(emitter.type(kind), before, code("{}[{}]", total, emitter.spell(first)))
+        with emitter.loops((e,)):
+            one, d = add(first, e), index(scope, "d", lower)
+            emitter.declare(emitter.type(kind), own, code("{}[{}]", total, emitter.spell(one)))
+            place = code("{}[{}]", sums, emitter.spell(add(mul(one, lower), d)))
+            _each(emitter, d, Assign(place, _plus(emitter, kind, before, place)))
+            emitter.assign(before, _plus(emitter, kind, before, own))
+        emitter.assign(code("{}[{}]", total, emitter.spell(a)), before)
+
+
+def _across_lanes(
+    scope: LocalNames, stage: PrefixStage, kind: DType, names: tuple[Code, Code], sizes: tuple[int, int]
+) -> None:
+    """Add the totals of the lanes before; all lanes then have the total of all of them."""
+    emitter, (total, sums), (upper, lower) = scope.emitter, names, sizes
+    before, other = scope.name("before"), scope.name("other")
+    a, thread = index(scope, "a", upper), emitter.spell(emitter.thread(emitter.group_threads))
+    loops = (a,) if isinstance(a, Sym) else ()
+    own, start = (code("{}[{}]", name, emitter.spell(a)) for name in (total, before))
+    emitter.declare_array(kind, before, upper)
+    for bit in range(stage.extent.bit_length() - 1):
+        apart = stage.weight << bit
+        with emitter.loops(loops) if loops else emitter.indented():
+            made = call(emitter.dialect.exchange, *map(Code, emitter.dialect.exchanging), own, apart)
+            emitter.declare(emitter.type(kind), other, made)
+            more = _plus(emitter, kind, start, other) if bit else other
+            emitter.assign(start, code("({} & {}) != 0 ? {} : {}", thread, apart, more, start if bit else 0))
+            emitter.assign(own, _plus(emitter, kind, own, other))
+    d = index(scope, "d", lower)
+    place = code("{}[{}]", sums, emitter.spell(add(mul(a, lower), d)))
+    with emitter.loops(loops):
+        _each(emitter, d, Assign(place, _plus(emitter, kind, start, place)))
 
 
 @SIMT_RULES.rule(Redistribute)

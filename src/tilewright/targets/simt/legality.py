@@ -9,7 +9,7 @@ from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import REDUCTIONS, Copy
-from tilewright.ir.fragment_ops import ReduceOp
+from tilewright.ir.fragment_ops import PrefixOp, ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import Elementwise, For, FragmentOp, Mma, Op, Shared
@@ -106,10 +106,11 @@ def beyond(
     yield from too_many_registers(kernel, arch)
     for op in kernel.walk():
         yield from _operation(op, arch, dialect)
-        if isinstance(op, ReduceOp) and kernel.threads % kernel.lanes and op.plan.lanes:
+        plan = op.plan.runs if isinstance(op, PrefixOp) else op.plan if isinstance(op, ReduceOp) else None
+        if plan is not None and kernel.threads % kernel.lanes and plan.lanes:
             whole = -(-kernel.threads // kernel.lanes) * kernel.lanes
             text = f"lanes exchange values in whole warps; the block has {kernel.threads} threads"
-            yield op.violation("reduce", text, f"{whole}")
+            yield op.violation(op.name, text, f"{whole}")
 
 
 def _launch(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
