@@ -86,11 +86,16 @@ class Load:
     # ------------------------------------------------------------ tiles and parts
 
     @property
+    def extents(self) -> tuple[int, int]:
+        """Rows and columns of a batch item, as the tiles lie on it."""
+        m, n, _ = self.question.shape
+        return (n, m) if self.schedule.swap_ab else (m, n)
+
+    @property
     def tiles_along(self) -> tuple[int, int]:
         """Tiles of a batch item along its rows and along its columns."""
-        m, n, _ = self.question.shape
         rows, columns, _ = self.schedule.tile
-        m, n = (n, m) if self.schedule.swap_ab else (m, n)
+        m, n = self.extents
         return -(-m // rows), -(-n // columns)
 
     @cached_property
@@ -177,16 +182,17 @@ class Load:
 
     # ------------------------------------------------------------ bytes
 
-    @property
+    @cached_property
     def sides(self) -> tuple[TileSide, TileSide]:
         """The operands along the rows and along the columns of a tile."""
-        m, n, k = self.question.shape
-        form = self.question.form.arranged(self.schedule.swap_ab)
-        extents = (n, m) if self.schedule.swap_ab else (m, n)
-        depth = self.schedule.block_k
+        form, k, depth = (
+            self.question.form.arranged(self.schedule.swap_ab),
+            self.question.shape[2],
+            self.schedule.block_k,
+        )
         rows, columns = (
             TileSide(tile, min(tile, most), depth * factor.dtype.bytes, k * most * factor.dtype.bytes)
-            for tile, most, factor in zip(self.schedule.tile, extents, (form.a, form.b), strict=False)
+            for tile, most, factor in zip(self.schedule.tile, self.extents, (form.a, form.b), strict=False)
         )
         return rows, columns
 

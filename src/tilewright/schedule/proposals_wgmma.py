@@ -273,7 +273,11 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
         return
     asked = question.transposed() if form.a.is_plain else question
     found: list[Candidate] = []
-    tried = dict.fromkeys(one for shape in DECODED_SHAPES for one in (shape, shape.narrowed(asked.shape[1])))
+    m, n, _ = asked.shape
+    tried: dict[WgmmaForm, None] = {}
+    for shape in DECODED_SHAPES:
+        in_one_wave = question.processors // (-(-m // shape.tile[0]) * question.items)
+        tried |= dict.fromkeys((shape, shape.narrowed(n), shape.narrowed(n, in_one_wave)))
     for shape in tried:
         elements = shape.rows * shape.columns
         # Seen with NVRTC 13.0: decoded integers do not fit into registers together with more sums, and spill.
@@ -324,8 +328,8 @@ NARROW_COLUMNS = 32
 
 MOST_STREAM_STAGES = 16
 
-PARTS_PAY = 0.8
-"""Schedules with K in parts are proposed if their time, relative to the best form, is below this."""
+PAYS = 0.97
+"""A schedule precedes the fastest form if its estimate, relative to that of the form, is below this."""
 
 SPLITS: tuple[tuple[int | str, str], ...] = (
     ("auto", "workspace"),
@@ -334,23 +338,27 @@ SPLITS: tuple[tuple[int | str, str], ...] = (
 )
 """Splits and reductions that are tried unasked; streams were never the fastest."""
 
-WAVE_PAYS = 0.95
-"""Forms of one wave are proposed if their time, relative to the best form, is below this."""
+FITTED_HEIGHTS = ((128, 2), (64, 1), (192, 3), (256, 2))
+"""Rows of the tiles that are fitted to a problem, and groups of warps that multiply them."""
 
-WAVE_SUMS = 64 * 256
-"""Most sums of a group in a form of one wave."""
+FITTED_SUMS = 64 * 256
+"""Sums of a group of such a tile, at most."""
 
-WAVE_UNIT, WAVE_COLUMNS, WAVE_STAGES = 16, (64, 256), 8
-"""Unit, least and most columns, and most stages of a form of one wave.
+FITTED_UNIT, FITTED_COLUMNS, FITTED_STAGES = 16, (48, 256), (4, 8)
+"""Unit of the columns, and the least and most columns and stages of such a tile.
 
 The unit is coarse so that few kernels are compiled.  With 9 or 10 stages an H200 took up to 10 per cent
-longer.
+longer, with 3 up to 30.
 """
+
+FITTED_COUNTS, FITTED_PARTS = 2, 4
+"""Numbers of tiles along the columns that are tried, from the fewest on; and tiles with K in parts that are
+tried in clusters, the fastest first."""
 
 DOUBT = 1.02
 """Factor on estimates with K in parts or in clusters, because the model does not resolve smaller gains."""
 
-SHORTEST_BYTES = 8192
+SHORTEST_BYTES = 4096
 """Fewest bytes along K for which split K is proposed unasked; with less, parts cost more than they save."""
 
 
@@ -454,58 +462,95 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
                 turned = replace(one.schedule, swap_ab=not one.schedule.swap_ab)
                 rule = f"of the transposed product, {one.rule}"
                 few.append(replace(one, schedule=turned, estimate=_bulk_us(question, turned), rule=rule))
-        yield from _parted(question, rated, few, inf)
+        found = _with_parts(question, rated, few, inf)
+        found += _fitted(question, PAYS * min((_doubted_us(one) for one in found), default=0.0))
+        yield from _ranked(question, found, rated)
         return
-    least = min((one.estimate for one in rated), default=0.0)
-    chosen = rated[0].estimate if rated else 0.0  # the form that is taken if nothing else pays
-    wave = [one for one in _of_one_wave(question) if _doubted_us(one) < WAVE_PAYS * least]
-    parted = _parted(question, rated, wave, PARTS_PAY * chosen)
-    yield from (one for one in parted if one not in rated)
+    if not rated:
+        return
+    # Times of forms that take several tiles are measured; a block with one tile waits, which `BULK` knows.
+    first = rated[0]
+    most, is_measured = PAYS * first.estimate, Load(question, first.schedule).tiles > question.processors
+    found = [one for one in _with_parts(question, rated, [], most) if not (is_measured and one in rated)]
+    found += _fitted(question, most)
+    yield from _ranked(question, [one for one in found if _doubted_us(one) < most], rated)
     yield from whole
 
 
-def _of_one_wave(question: Question) -> Iterator[Candidate]:
-    """Candidates with the narrowest tiles that all run at once, alone and in clusters of two.
+def _fitted(question: Question, most: float) -> list[Candidate]:
+    """Candidates whose tiles divide the columns evenly, in one wave or with K in parts.
+
+    A tile has the fewest columns that make one wave, or a small number of tiles along the columns.  Both the
+    product and the transposed one are tried.
 
     Args:
         question: the problem, whose operands ``wgmma`` takes.
+        most: time below which a candidate is taken, in us.
     """
-    form, (m, n, _) = question.form, question.shape
+    wave: list[Candidate] = []
+    parted: list[Candidate] = []
+    for base in _fitted_tiles(question):
+        load = Load(question, base.schedule)
+        for cluster in ((1, 1), (2, 1), (1, 2)) if load.tiles <= question.processors else ():
+            if all(count % of == 0 for count, of in zip(load.tiles_along, cluster, strict=True)):
+                made = replace(base.schedule, cluster=cluster)
+                shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
+                wave.append(Candidate(made, _bulk_us(question, made), f"one wave: {base.rule}{shared}"))
+        if base.schedule.groups <= 2:
+            parted += _parts(question, base, (("auto", "reduce-scatter"),), in_clusters=False)
+    for one in sorted(parted, key=_doubted_us)[:FITTED_PARTS]:
+        made = _with_full_ring(question, one.schedule)
+        loads = (Load(question, each) for each in (made, *sharing(Load(question, made))))
+        parted += (replace(one, schedule=load.schedule, estimate=BULK.time_us(load)) for load in loads)
+    return [one for one in (*wave, *parted) if _doubted_us(one) < most]
+
+
+def _fitted_tiles(question: Question) -> Iterator[Candidate]:
+    """Schedules with fitted tiles and a block for each tile; their times are not estimated."""
+    form = question.form
     is_plain = form.is_single and form.flow.grouped is None and question.covered == (0, 0)
     if not is_plain or question.decodes or promoted_every(question) or question.exceeds_grid:
         return
     block_k = ROW_BYTES // question.dtype.bytes
-    unit = WAVE_UNIT if question.majors[1] == "k" else block_k  # bulk copies load rows of 128 bytes
-    heights = ((128, 2), (64, 1), (192, 3), (256, 2))
-    for rows, groups in heights:
-        across = -(-m // rows)
-        beside = question.processors // (across * question.items)
-        columns = -(-n // max(beside, 1) // unit) * unit
-        if form.mirrored:  # few tiles of a symmetric result are computed
-            squares = (n for n in range(unit, WAVE_COLUMNS[1] + 1, unit) if square((rows, n)))
-            tried = ((n, Schedule(wgmma(question.dtype, n), (rows, n, unit))) for n in squares)
-            loads = ((n, Load(question, one)) for n, one in tried)
-            columns = next((n for n, load in loads if load.tiles <= question.processors), 0)
-        elif not beside:
-            continue
-        most = WAVE_SUMS * groups // rows
-        if not WAVE_COLUMNS[0] <= columns <= min(most, WAVE_COLUMNS[1]):
-            continue
-        shape = WgmmaForm(rows // groups, columns, groups, WAVE_STAGES, 1, persistent=False)
-        for cluster in ((1, 1), (2, 1)):
-            if across % cluster[0] == 0:
-                made = replace(shape, cluster=cluster).schedule(
-                    question, wgmma(question.dtype, columns, question.b_dtype), block_k
-                )
-                case = ScheduleOnMachine(made, form, question.specs, question.arch)
-                over = max(case.shared_bytes - question.arch.shared_bytes, 0)
-                stages = made.stages - -(-over // ((rows + columns) * ROW_BYTES))
-                if stages < 2:
+    least, widest = FITTED_COLUMNS
+    for swap in (False,) if form.mirrored else (False, True):
+        asked = question.transposed() if swap else question
+        m, n, _ = asked.shape
+        unit = FITTED_UNIT if asked.majors[1] == "k" else block_k  # bulk copies load rows of 128 bytes
+        for rows, groups in FITTED_HEIGHTS:
+            if rows > ROWS[-1] and 2 * m <= rows:
+                continue
+            most = min(FITTED_SUMS * groups // rows, widest)
+            if form.mirrored:  # few tiles of a symmetric result are computed
+                squares = (n for n in range(unit, widest + 1, unit) if square((rows, n)))
+                tried = ((n, Schedule(wgmma(asked.dtype, n), (rows, n, unit))) for n in squares)
+                loads = ((n, Load(asked, one)) for n, one in tried)
+                widths = [n for n, load in loads if load.tiles <= question.processors][:1]
+            else:
+                fewest = -(-n // most)
+                counts = {*range(fewest, fewest + FITTED_COUNTS)}
+                counts.add(question.processors // (-(-m // rows) * question.items))
+                widths = sorted({-(-n // count // unit) * unit for count in counts if count})
+            for columns in widths:
+                if not least <= columns <= most:
                     continue
-                made = replace(made, stages=stages)
-                shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
-                rule = f"one wave: tiles of {rows} x {columns}{shared}"
-                yield Candidate(made, _bulk_us(question, made), rule)
+                shape = WgmmaForm(rows // groups, columns, groups, FITTED_STAGES[1], 1, persistent=False)
+                atom = wgmma(asked.dtype, columns, asked.b_dtype)
+                made = shape.schedule(asked, atom, block_k, swap_ab=swap)
+                made = _with_full_ring(question, made)
+                if made.stages >= FITTED_STAGES[0]:
+                    turned = ", of the transposed product" if swap else ""
+                    yield Candidate(made, inf, f"tiles of {rows} x {columns}{turned}")
+
+
+def _with_full_ring(question: Question, schedule: Schedule) -> Schedule:
+    """The schedule with as many stages as shared memory holds, up to the most of `FITTED_STAGES`."""
+    case = ScheduleOnMachine(schedule, question.form, question.specs, question.arch)
+    rows, columns, _ = schedule.tile
+    free = question.arch.shared_bytes - case.shared_bytes
+    return replace(
+        schedule, stages=min(schedule.stages + free // ((rows + columns) * ROW_BYTES), FITTED_STAGES[1])
+    )
 
 
 def _doubted_us(one: Candidate) -> float:
@@ -543,36 +588,57 @@ def _few_rows(question: Question, promoted: int) -> Iterator[Candidate]:
             yield Candidate(schedule, _bulk_us(question, schedule), rule)
 
 
-def _parted(
+def _with_parts(
     question: Question, whole: Sequence[Candidate], few: Sequence[Candidate], most: float
-) -> Iterator[Candidate]:
-    """The schedules, and those with K in parts that should take less than `most`, ranked by estimate.
-
-    Schedules with K in parts, and forms for few rows, are checked for legality when it is their turn; those
-    of symmetric results later, when their stages are known.
-    """
+) -> list[Candidate]:
+    """The schedules, and those with K in parts that should take less than `most`."""
     # A persistent form splits K like the form with the same tile and a block for each tile: skip it.
     simple = {one.schedule.tile for one in whole if not one.schedule.blocks}
     able = [one for one in whole if not one.schedule.blocks or one.schedule.tile not in simple]
-    parted = (made for one in (*able, *few) for made in _parts(question, one) if made.estimate < most)
-    found = [*whole, *few, *parted]
+    parted = (made for one in (*able, *few) for made in _parts(question, one) if _doubted_us(made) < most)
+    return [*whole, *few, *parted]
+
+
+def _ranked(
+    question: Question, found: Sequence[Candidate], whole: Sequence[Candidate]
+) -> Iterator[Candidate]:
+    """Candidates in the order of their estimates; those that are not among the forms only if they are legal.
+
+    The legality of a candidate is checked when it is its turn; for symmetric results later, when its stages
+    are known.
+    """
     for one in sorted(found, key=_doubted_us):
         if one in whole or question.form.mirrored or is_carried(question, one.schedule):
             yield one
 
 
-def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
-    """A schedule with K in parts, legal or not, if at least half of the multiprocessors would be idle."""
+def _parts(
+    question: Question,
+    whole: Candidate,
+    splits: Sequence[tuple[int | str, str]] = SPLITS,
+    *,
+    in_clusters: bool = True,
+) -> Iterator[Candidate]:
+    """A schedule with K in parts, legal or not, if at least half of the multiprocessors would be idle.
+
+    Args:
+        question: the problem.
+        whole: the schedule that does not split K.
+        splits: splits and reductions to try.
+        in_clusters: whether to try clusters whose blocks share operands.
+    """
     if question.form.flow.grouped is not None:
         return
     if question.shape[2] * question.dtype.bytes < SHORTEST_BYTES:
         return
     if Load(question, whole.schedule).tiles * 2 > question.processors:
         return
-    for split_k, reduction in SPLITS:
+    for split_k, reduction in splits:
         asked = whole.schedule, split_k, question.processors, reduction
         made = split_schedule(*asked, decodes=question.decodes)
-        for one in () if made is None else (made, *sharing(Load(question, made))):
+        if made is None:
+            continue
+        for one in (made, *(sharing(Load(question, made)) if in_clusters else ())):
             load = Load(question, one)
             if load.parts > 1:
                 yield Candidate(one, BULK.time_us(load), f"{whole.rule}, {rule_of(load)}")

@@ -177,7 +177,7 @@ class Question:
         """Dtype in which operand B is multiplied."""
         return self.form.b.view.dtype
 
-    @property
+    @cached_property
     def decodes(self) -> bool:
         """Whether an operand is decoded inside the main loop."""
         return not all(factor.is_plain for factor in self.form.factors)

@@ -73,17 +73,21 @@ class WgmmaForm:
     latency_us: float = 0.0
     busy_us: float = 0.0
 
-    def narrowed(self, columns: int) -> WgmmaForm:
+    def narrowed(self, columns: int, most: int = 0) -> WgmmaForm:
         """Return the form with the narrowest tile that still covers the columns with as many tiles.
+
+        Args:
+            columns: columns of the result.
+            most: number of tiles along the columns that is allowed; at least the fewest are.
 
         Example:
             >>> wide = WgmmaForm(64, 192, 2, 4, 1)
-            >>> wide.narrowed(312).columns, wide.narrowed(16).columns
-            (160, 192)
+            >>> wide.narrowed(312).columns, wide.narrowed(312, 3).columns, wide.narrowed(16).columns
+            (160, 104, 192)
         """
         if columns <= self.columns // 2:
             return self
-        tiles = -(-columns // self.columns)
+        tiles = max(-(-columns // self.columns), most)
         return replace(self, columns=-(-columns // tiles // UNIT) * UNIT)
 
     @property
