@@ -276,7 +276,7 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
     m, n, _ = asked.shape
     tried: dict[WgmmaForm, None] = {}
     for shape in DECODED_SHAPES:
-        in_one_wave = question.processors // (-(-m // shape.tile[0]) * question.items)
+        in_one_wave = question.processors // max(-(-m // shape.tile[0]) * question.items, 1)
         tried |= dict.fromkeys((shape, shape.narrowed(n), shape.narrowed(n, in_one_wave)))
     for shape in tried:
         elements = shape.rows * shape.columns
@@ -499,7 +499,7 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
         if base.schedule.groups <= 2:
             parted += _parts(question, base, (("auto", "reduce-scatter"),), in_clusters=False)
     for one in sorted(parted, key=_doubted_us)[:FITTED_PARTS]:
-        made = _with_full_ring(question, one.schedule)
+        made = _with_full_ring(question, one.schedule) or one.schedule
         loads = (Load(question, each) for each in (made, *sharing(Load(question, made))))
         parted += (replace(one, schedule=load.schedule, estimate=BULK.time_us(load)) for load in loads)
     return [one for one in (*wave, *parted) if _doubted_us(one) < most]
@@ -510,6 +510,8 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
     form = question.form
     is_plain = form.is_single and form.flow.grouped is None and question.covered == (0, 0)
     if not is_plain or question.decodes or promoted_every(question) or question.exceeds_grid:
+        return
+    if 0 in (*question.shape[:2], question.items):  # nothing is computed
         return
     block_k = ROW_BYTES // question.dtype.bytes
     least, widest = FITTED_COLUMNS
@@ -537,20 +539,20 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
                 shape = WgmmaForm(rows // groups, columns, groups, FITTED_STAGES[1], 1, persistent=False)
                 atom = wgmma(asked.dtype, columns, asked.b_dtype)
                 made = shape.schedule(asked, atom, block_k, swap_ab=swap)
-                made = _with_full_ring(question, made)
-                if made.stages >= FITTED_STAGES[0]:
+                filled = _with_full_ring(question, made)
+                if filled is not None:
                     turned = ", of the transposed product" if swap else ""
-                    yield Candidate(made, inf, f"tiles of {rows} x {columns}{turned}")
+                    yield Candidate(filled, inf, f"tiles of {rows} x {columns}{turned}")
 
 
-def _with_full_ring(question: Question, schedule: Schedule) -> Schedule:
-    """The schedule with as many stages as shared memory holds, up to the most of `FITTED_STAGES`."""
+def _with_full_ring(question: Question, schedule: Schedule) -> Schedule | None:
+    """The schedule with the most stages for which shared memory has room; None if they are too few."""
     case = ScheduleOnMachine(schedule, question.form, question.specs, question.arch)
     rows, columns, _ = schedule.tile
     free = question.arch.shared_bytes - case.shared_bytes
-    return replace(
-        schedule, stages=min(schedule.stages + free // ((rows + columns) * ROW_BYTES), FITTED_STAGES[1])
-    )
+    least, most = FITTED_STAGES
+    stages = min(schedule.stages + free // ((rows + columns) * ROW_BYTES), most)
+    return replace(schedule, stages=stages) if stages >= least else None
 
 
 def _doubted_us(one: Candidate) -> float:
@@ -591,12 +593,15 @@ def _few_rows(question: Question, promoted: int) -> Iterator[Candidate]:
 def _with_parts(
     question: Question, whole: Sequence[Candidate], few: Sequence[Candidate], most: float
 ) -> list[Candidate]:
-    """The schedules, and those with K in parts that should take less than `most`."""
+    """The schedules, and those with K in parts that should take less than `most`.
+
+    At equal estimates the forms for few rows come first.
+    """
     # A persistent form splits K like the form with the same tile and a block for each tile: skip it.
     simple = {one.schedule.tile for one in whole if not one.schedule.blocks}
     able = [one for one in whole if not one.schedule.blocks or one.schedule.tile not in simple]
-    parted = (made for one in (*able, *few) for made in _parts(question, one) if _doubted_us(made) < most)
-    return [*whole, *few, *parted]
+    parted = (made for one in (*few, *able) for made in _parts(question, one) if _doubted_us(made) < most)
+    return [*few, *whole, *parted]
 
 
 def _ranked(
