@@ -126,7 +126,8 @@ class BulkEstimate(Estimate):
         exposed_decode: share of the time to decode that does not overlap with multiplications.
         decoded_meeting_us: additional time to add up parts of K in memory if an operand is decoded.
         tile_us: time of a block besides its steps: its start, the first stage, and its results.
-        clustered_us: additional time of a block that starts in a cluster.
+        clustered_us: additional time of blocks that start in a cluster, as many as run at once.
+        each_cluster_us: likewise, if there is a block for each tile.
         ticket_us: time to write the sums of a part to memory and take a ticket.
         read_bytes_per_us: rate at which a multiprocessor reads and adds the sums of the parts.
         cluster_us: time to add up the sums of a cluster of two blocks.
@@ -152,6 +153,7 @@ class BulkEstimate(Estimate):
     decoded_meeting_us: float = 0.6
     tile_us: float = 5.4
     clustered_us: float = 0.62
+    each_cluster_us: float = 1.0
     ticket_us: float = 1.07
     read_bytes_per_us: float = 2.5e4
     cluster_us: float = 0.8
@@ -201,7 +203,9 @@ class BulkEstimate(Estimate):
             decoding = lines * decoded / 64 * self.decode_us[along_k]
         copying, multiply = (beside * time for time in busy)
         step = max(arrival, copying, multiply + self.exposed_decode * decoding, decoding)
-        tile = self.tile_us + (self.clustered_us if schedule.cluster != (1, 1) else 0.0)
+        tile = self.tile_us
+        if schedule.cluster != (1, 1):
+            tile += self.clustered_us if schedule.blocks else self.each_cluster_us
         return steps * step + (1 if schedule.blocks else rounds) * tile
 
     def _outside_lines(self, load: Load, rounds: int) -> float:

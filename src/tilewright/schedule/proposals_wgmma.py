@@ -615,6 +615,11 @@ def _ranked(
     for one in sorted(found, key=_doubted_us):
         if one in whole or question.form.mirrored or is_carried(question, one.schedule):
             yield one
+            continue
+        # Sums that a cluster exchanges leave room for fewer stages.
+        fewer = _with_full_ring(question, one.schedule) if one.schedule.is_clustered else None
+        if fewer is not None and is_carried(question, fewer):
+            yield replace(one, schedule=fewer)
 
 
 def _parts(
