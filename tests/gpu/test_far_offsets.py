@@ -33,7 +33,7 @@ FORMS = {
 
 
 def memory_in_turn(size_bytes: int) -> DeviceMemory:
-    """Allocate memory of a GPU that other processes use, too; wait until they have returned enough of theirs."""
+    """Allocate memory of a GPU; wait until other processes have returned enough of theirs."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
