@@ -501,7 +501,8 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
     for one in sorted(parted, key=_doubted_us)[:FITTED_PARTS]:
         made = _with_full_ring(question, one.schedule) or one.schedule
         loads = (Load(question, each) for each in (made, *sharing(Load(question, made))))
-        parted += (replace(one, schedule=load.schedule, estimate=BULK.time_us(load)) for load in loads)
+        several = (load for load in loads if load.parts > 1)
+        parted += (replace(one, schedule=load.schedule, estimate=BULK.time_us(load)) for load in several)
     return [one for one in (*wave, *parted) if _doubted_us(one) < most]
 
 
@@ -548,10 +549,10 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
 def _with_full_ring(question: Question, schedule: Schedule) -> Schedule | None:
     """The schedule with the most stages for which shared memory has room; None if they are too few."""
     case = ScheduleOnMachine(schedule, question.form, question.specs, question.arch)
-    rows, columns, _ = schedule.tile
-    free = question.arch.shared_bytes - case.shared_bytes
+    stage = sum(side.extent * side.row_bytes for side in Load(question, schedule).sides)
     least, most = FITTED_STAGES
-    stages = min(schedule.stages + free // ((rows + columns) * ROW_BYTES), most)
+    stages = schedule.stages + (question.arch.shared_bytes - case.shared_bytes) // stage
+    stages = min(stages, max(schedule.stages, most))
     return replace(schedule, stages=stages) if stages >= least else None
 
 
