@@ -17,6 +17,8 @@ LARGEST_MB = 20
 
 SPANS = re.compile(r'<span class="(?:pre|w|p)">([^<]*)</span>')
 PARAMETERS = re.compile(r"<dl>\n<dd>.*?</dl>", re.DOTALL)
+KEPT_AS_IT_IS = re.compile(r"(<(pre|script|style|textarea)\b.*?</\2>)", re.DOTALL)
+INDENTS = re.compile(r"\n\s+")
 LINK = re.compile(r"<a\s[^>]*>")
 HREF = re.compile(r'href="([^"]*)"')
 
@@ -56,14 +58,18 @@ def tidy(text: str) -> str:
     """Return a page of Sphinx with less markup, and without what screen readers cannot read.
 
     Spaces, punctuation and words of literals lose their spans, whose colour is that of the text. A list of
-    parameters in a signature has descriptions without terms, and a table may have an empty heading.
+    parameters in a signature has descriptions without terms, and a table may have an empty heading. Lines
+    lose their indentation, except in code and scripts.
 
     Example:
         >>> tidy('<dl>\\n<dd>a,</dd>\\n</dl><th class="head"><p></p></th><span class="w"> </span>')
         '<div>\\n<div>a,</div>\\n</div><td></td> '
     """
     text = SPANS.sub(r"\1", text.replace('<th class="head"><p></p></th>', "<td></td>"))
-    return PARAMETERS.sub(lambda found: re.sub(r"(</?)d[ld]\b", r"\1div", found[0]), text)
+    text = PARAMETERS.sub(lambda found: re.sub(r"(</?)d[ld]\b", r"\1div", found[0]), text)
+    parts = KEPT_AS_IT_IS.split(text)  # text, a part that is kept, its tag, text, ...
+    kept = (part if at % 3 else INDENTS.sub("\n", part) for at, part in enumerate(parts) if at % 3 < 2)
+    return "".join(kept)
 
 
 def write_sources(out: Path, names: Iterable[Name]) -> None:
