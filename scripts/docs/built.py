@@ -41,8 +41,12 @@ def finish(out: Path, names: dict[str, list[Name]]) -> None:
     Raises:
         PageError: a link leads nowhere, a public name is too many clicks away, or the site is too large.
     """
+    twice = shown_twice(out)
     for path in out.rglob("*.html"):
-        path.write_text(tidy(path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = tidy(path.read_text(encoding="utf-8"))
+        for download, picture in twice.items():
+            text = text.replace(download, picture)
+        path.write_text(text, encoding="utf-8")
     write_sources(out, [name for space in names.values() for name in space])
     addresses = {
         f"reference/{spelled.replace('tilewright.', '').replace('tw.', '')}.html#{one.full}"
@@ -52,6 +56,17 @@ def finish(out: Path, names: dict[str, list[Name]]) -> None:
     }
     check_clicks(out, addresses)
     check_size(out)
+
+
+def shown_twice(out: Path) -> dict[str, str]:
+    """Remove downloads that are pictures of a page, too; return the picture's address for each of them."""
+    found: dict[str, str] = {}
+    for path in sorted((out / "_downloads").rglob("*.*")):
+        picture = out / "_images" / path.name
+        if picture.is_file() and picture.read_bytes() == path.read_bytes():
+            found[path.relative_to(out).as_posix()] = picture.relative_to(out).as_posix()
+            path.unlink()
+    return found
 
 
 def tidy(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.docs import command_line, notebooks, performance, steps
+from scripts.docs import built, command_line, notebooks, performance, steps
 from scripts.docs.__main__ import sphinx
 from scripts.docs.pages import ROOT, PageError
 from tests.house.test_documents import execute
@@ -33,6 +33,24 @@ def build(place: Path, **texts: str) -> Path:
 def test_a_small_site_is_built(tmp_path: Path) -> None:
     made = build(tmp_path, one="# One\n\n[first](index.md#first)\n")
     assert 'href="index.html#first"' in (made / "one.html").read_text()
+
+
+def test_a_download_that_a_page_shows_is_kept_once(tmp_path: Path) -> None:
+    for folder, name, text in (
+        ("_images", "a.svg", "<svg/>"), ("_downloads/1", "a.svg", "<svg/>"), ("_downloads/2", "a.svg", "<svg />"),
+        ("_downloads/3", "b.json", "{}"),
+    ):  # fmt: skip
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).write_text(text)
+    assert built.shown_twice(tmp_path) == {"_downloads/1/a.svg": "_images/a.svg"}
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
+    assert left == {"_images/a.svg", "_downloads/2/a.svg", "_downloads/3/b.json"}
+
+
+def test_markup_loses_its_indentation_and_code_does_not() -> None:
+    page = "<div>\n   <p>a</p>\n\n  <pre>x\n    y\n\n</pre>\n <b>c</b>\n<script>\n  f()\n</script>\n  </div>"
+    kept = "<div>\n<p>a</p>\n<pre>x\n    y\n\n</pre>\n<b>c</b>\n<script>\n  f()\n</script>\n</div>"
+    assert built.tidy(page) == kept
 
 
 @pytest.mark.parametrize(
