@@ -37,8 +37,8 @@ def test_a_small_site_is_built(tmp_path: Path) -> None:
 
 def test_a_download_that_a_page_shows_is_kept_once(tmp_path: Path) -> None:
     for folder, name, text in (
-        ("_images", "a.svg", "<svg/>"), ("_downloads/1", "a.svg", "<svg/>"), ("_downloads/2", "a.svg", "<svg />"),
-        ("_downloads/3", "b.json", "{}"),
+        ("_images", "a.svg", "<svg/>"), ("_downloads/1", "a.svg", "<svg/>"),
+        ("_downloads/2", "a.svg", "<svg />"), ("_downloads/3", "b.json", "{}"),
     ):  # fmt: skip
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / name).write_text(text)
