@@ -468,9 +468,11 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
         return
     if not rated:
         return
-    # Times of forms that take several tiles are measured; a block with one tile waits, which `BULK` knows.
+    # Times of forms that take several tiles or promote sums are measured; a block with one tile waits, which
+    # `BULK` knows.
     first = rated[0]
-    most, is_measured = PAYS * first.estimate, Load(question, first.schedule).tiles > question.processors
+    is_measured = promoted > 0 or Load(question, first.schedule).tiles > question.processors
+    most = PAYS * first.estimate
     found = [one for one in _with_parts(question, rated, [], most) if not (is_measured and one in rated)]
     found += _fitted(question, most)
     yield from _ranked(question, [one for one in found if _doubted_us(one) < most], rated)
