@@ -19,7 +19,7 @@ from tilewright.schedule.load import Load, memory_us
 from tilewright.schedule.proposals_wgmma import STREAMS, RowStream
 from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
-from tilewright.schedule.splitting import sharing
+from tilewright.schedule.splitting import rule_of, sharing
 from tilewright.targets import cuda
 
 from .epilogues import Bounded, Problem, assert_within
@@ -214,6 +214,21 @@ def test_few_tiles_are_as_narrow_as_makes_one_wave(shape: tuple[int, int, int]) 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 4096, 4096), (256, 256, 65536)])
 def test_where_waves_are_full_or_k_is_deep_nothing_changes(shape: tuple[int, int, int]) -> None:
     assert not candidates(question("bf16", shape))[0].rule.startswith("one wave")
+
+
+def test_rules_of_fitted_tiles_say_how_k_is_split() -> None:
+    """Also those in clusters, which share operands."""
+    asked = question("bf16", (600, 192, 16384))
+    found = [one for one in candidates(asked) if one.rule.startswith("tiles of")]
+    assert any(one.schedule.cluster != (1, 1) for one in found)
+    assert all(one.rule.endswith(rule_of(Load(asked, one.schedule))) for one in found)
+
+
+@pytest.mark.parametrize("shape", [(0, 512, 8192), (512, 0, 8192), (0, 0, 8192), (512, 512, 0)])
+@pytest.mark.parametrize("processors", [1, 2, 132])
+def test_products_of_nothing_have_schedules(shape: tuple[int, int, int], processors: int) -> None:
+    """Also if a few processors take several parts each."""
+    assert choose(replace(question("bf16", shape), processors=processors)).atom.asynchronous
 
 
 def test_a_wave_of_an_operand_along_its_columns_has_whole_rows_of_bulk_copies() -> None:

@@ -216,7 +216,7 @@ class BulkEstimate(Estimate):
         found = 0.0
         for side, tiles, extent in zip(load.sides, load.tiles_along, load.extents, strict=True):
             outside = tiles * side.extent - extent
-            found += outside * side.row_bytes / ROW_BYTES / (tiles if rounds > 1 else 1)
+            found += outside * side.row_bytes / ROW_BYTES / (max(tiles, 1) if rounds > 1 else 1)
         return found
 
     def meeting_us(self, load: Load) -> float:

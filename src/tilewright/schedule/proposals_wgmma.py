@@ -490,7 +490,7 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
         most: time below which a candidate is taken, in us.
     """
     wave: list[Candidate] = []
-    parted: list[Candidate] = []
+    parted: list[tuple[Candidate, Candidate]] = []
     for base in _fitted_tiles(question):
         load = Load(question, base.schedule)
         for cluster in ((1, 1), (2, 1), (1, 2)) if load.tiles <= question.processors else ():
@@ -499,13 +499,18 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
                 shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
                 wave.append(Candidate(made, _bulk_us(question, made), f"one wave: {base.rule}{shared}"))
         if base.schedule.groups <= 2:
-            parted += _parts(question, base, (("auto", "reduce-scatter"),), in_clusters=False)
-    for one in sorted(parted, key=_doubted_us)[:FITTED_PARTS]:
+            ways = _parts(question, base, (("auto", "reduce-scatter"),), in_clusters=False)
+            parted += ((one, base) for one in ways)
+    found = [*wave, *(one for one, _ in parted)]
+    for one, base in sorted(parted, key=lambda pair: _doubted_us(pair[0]))[:FITTED_PARTS]:
         made = _with_full_ring(question, one.schedule) or one.schedule
         loads = (Load(question, each) for each in (made, *sharing(Load(question, made))))
-        several = (load for load in loads if load.parts > 1)
-        parted += (replace(one, schedule=load.schedule, estimate=BULK.time_us(load)) for load in several)
-    return [one for one in (*wave, *parted) if _doubted_us(one) < most]
+        found += (
+            Candidate(load.schedule, BULK.time_us(load), f"{base.rule}, {rule_of(load)}")
+            for load in loads
+            if load.parts > 1
+        )
+    return [one for one in found if _doubted_us(one) < most]
 
 
 def _fitted_tiles(question: Question) -> Iterator[Candidate]:
