@@ -351,9 +351,11 @@ The unit is coarse so that few kernels are compiled.  With 9 or 10 stages an H20
 longer, with 3 up to 30.
 """
 
-FITTED_COUNTS, FITTED_PARTS = 2, 4
-"""Numbers of tiles along the columns that are tried, from the fewest on; and tiles with K in parts that are
-tried in clusters, the fastest first."""
+FITTED_COUNTS = 2
+"""Numbers of tiles along the columns that are tried, from the fewest on."""
+
+FITTED_PARTS = 4
+"""Fitted tiles with K in parts that are tried in clusters too, the fastest first."""
 
 DOUBT = 1.02
 """Factor on estimates with K in parts or in clusters, because the model does not resolve smaller gains."""
