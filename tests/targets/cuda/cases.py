@@ -32,6 +32,7 @@ from .kernels import (
     pipelined_gemm,
     replicated,
     rows,
+    running,
     through_everything,
     through_matrices,
     through_shared,
@@ -296,6 +297,13 @@ CASES: dict[str, Callable[[], Kernel]] = {
             (tw.i8, tw.u8 if name == "tiles" else tw.i8, tw.blocked((64, 64), (4, 16), (0, 1))),
             (tw.bf16, tw.f8e4m3 if name == "tiles" else tw.f32, tw.blocked((64, 64), (1, 64), (0, 1))),
         )
+    },
+    **{
+        f"running_{kind}_{spread.size_threads}": lambda kind=kind, spread=spread: running.trace(
+            matrix(kind, (1, 1), 1), matrix(kind, (1, 1), 1), spread=spread
+        )
+        for kind in (tw.f32, tw.f16, tw.i32)
+        for spread in (tw.blocked((16, 64), (2, 16)), tw.blocked((4, 256), (2, 64)))
     },
     "fused_f16": lambda: fused.trace(
         *(matrix(tw.f16, (16, 16), 8) for _ in range(4)),
