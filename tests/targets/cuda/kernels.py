@@ -178,14 +178,6 @@ def maps(X, Y, *, spread):
     tw.copy((tw.redistribute(moved + moved, spread) + least).to(Y.dtype), Y.tile(spread.shape, (m, n)))
 
 
-@tw.kernel(X="M N", Y="M N")
-def running(X, Y, *, spread):
-    """Prefix sums of rows, which lanes share, and several warps, too, if the map says so."""
-    m, n = tw.block_index(tw.ceil_div(X.shape, spread.shape))
-    x = tw.load(X.tile(spread.shape, (m, n)), like=spread)
-    tw.copy(tw.prefix_sum(x, 1, scratch=_scratch(x, 1)), Y.tile(spread.shape, (m, n)))
-
-
 def _scratch(x: Any, dim: int) -> Any:
     """Return shared memory for a reduction, if several warps share the tile along a dimension."""
     warps, weight = 1, 1
@@ -246,3 +238,11 @@ def doubled_and_rounded(W, V, *, tile, threads):
     m, n = tw.block_index(tw.ceil_div(W.shape, tile))
     x = tw.load(W.tile(tile, (m, n)).partition(threads), element=tw.f16)
     tw.copy(x + x, V.tile(tile, (m, n)))
+
+
+@tw.kernel(X="M N", Y="M N")
+def running(X, Y, *, spread):
+    """Prefix sums of rows, which lanes share, and several warps, too, if the map says so."""
+    m, n = tw.block_index(tw.ceil_div(X.shape, spread.shape))
+    x = tw.load(X.tile(spread.shape, (m, n)), like=spread)
+    tw.copy(tw.prefix_sum(x, 1, scratch=_scratch(x, 1)), Y.tile(spread.shape, (m, n)))
