@@ -295,6 +295,39 @@ def test_a_step_reads_before_it_stores(target: str, way: str) -> None:
     assert (c[:, 0] == x[:, 0]).all()  # the other elements depend on the length of a step
 
 
+@tw.kernel(X="M N", C="M N")
+def of_a_softmax(X, C):
+    """The rows are reduced in two loops before their prefix sums."""
+    for m, n in tw.tiles(C):
+        e = tw.exp(X[m, n] - X[m, n].max(axis=1)[:, None])
+        C[m, n] = (e / e.sum(axis=1)[:, None]).cumsum(axis=1)
+
+
+def test_warps_of_64_lanes_on_a_machine_of_32_exchange_all_their_numbers() -> None:
+    """All loops of a row, and its prefix sums, share the exchange memory."""
+    x, c = np.random.default_rng(4).standard_normal((5, 700), np.float32), np.empty((5, 700), np.float32)
+    schedule = fma((1, 64), (1, 2), 1, 512, 1, across=4)
+    assert of_a_softmax.bind(schedule=schedule)(x, c, target="reference").schedule == schedule
+    e = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    assert np.abs(c - (e / e.sum(axis=1, keepdims=True)).cumsum(axis=1)).max() < 700 * U
+
+
+@pytest.mark.parametrize(("threads", "shape"), [((1, 128), (2, 4)), ((1, 128), (2, 128)), ((2, 32), (2, 128))])
+def test_exchange_memory_of_another_dtype_is_refused(
+    threads: tuple[int, int], shape: tuple[int, int]
+) -> None:
+    """Also with a number for each run, and if no warp exchanges any."""
+
+    @tw.kernel(X="M N", C="M N")
+    def running(X, C):
+        x = tw.load(X.tile((2, 128), (0, 0)).partition(threads))
+        tw.copy(tw.prefix_sum(x, 1, scratch=tw.shared(shape, tw.i32)), C.tile((2, 128), (0, 0)))
+
+    x = np.ones((2, 128), np.float32)
+    with pytest.raises(tw.TraceError, match="scratch is shared memory for i32 of shape .* and f32 of shape"):
+        running(x, x.copy(), target="reference")
+
+
 # ---------------------------------------------------------------- several blocks of a row
 
 PARTS = {

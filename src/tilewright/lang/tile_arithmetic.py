@@ -425,9 +425,9 @@ def prefix_sum(
     sums = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
     spread, lanes = sums.distribution, current().lanes
     shape, run = exchanged_shape(spread, along, lanes), run_in_warps(spread, along, lanes)
+    if scratch is not None:
+        _check_scratch(scratch, sums.dtype, x.shape if scratch.shape != shape else shape)
     if shape is None:
-        if scratch is not None and scratch.shape != x.shape:
-            _check_scratch(scratch, sums.dtype, x.shape)
         if barrier is not None:  # report a wrong barrier for every number of warps
             meeting(barrier, SHARE)
         made = _of_runs(sums, along, run, None)
@@ -439,7 +439,6 @@ def prefix_sum(
             here(),
         )
     if scratch.shape != shape:
-        _check_scratch(scratch, sums.dtype, x.shape)
         scratch = scratch[tuple(slice(0, extent) for extent in shape)]
     meet, step = meeting(barrier, SHARE), 1
     if shape == x.shape:

@@ -325,7 +325,7 @@ class FoldBlock:
             }
             through = is_exchanged(schedule, form)
             self.scratch = tw.shared(schedule.tile[:2], form.element, name="weights") if through else None
-            for one in kept_steps.exchanged_tiles(form, schedule, self.lengths):
+            for one in kept_steps.exchanged_tiles(form, schedule, self.lengths, current().lanes):
                 self.exchange_memory(*one)
         self.done = TileValues(self.place, {})
         with made_by("staging"):

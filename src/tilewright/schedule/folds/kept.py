@@ -82,7 +82,7 @@ def against_exchange(form: FoldForm) -> str:
 
 
 def exchanged_tiles(
-    form: FoldForm, schedule: Schedule, lengths: Mapping[Span, int]
+    form: FoldForm, schedule: Schedule, lengths: Mapping[Span, int], lanes: int
 ) -> dict[tuple[tuple[int, ...], DType], None]:
     """Shapes and dtypes of shared memory through which warps exchange prefix sums, sums and extremes of rows.
 
@@ -90,6 +90,7 @@ def exchanged_tiles(
         form: the form.
         schedule: how it is computed.
         lengths: extents of a tile along spans.
+        lanes: threads of a warp.
     """
     (m, n, _), (down, across) = schedule.atom.shape, schedule.warps
     found: dict[tuple[tuple[int, ...], DType], None] = {}
@@ -104,7 +105,7 @@ def exchanged_tiles(
         whole = lengths[rows], lengths[column]
         spread = TiledMma(schedule.atom, schedule.warps, (whole[0] // m // down, whole[1] // n // across)).c()
         spread = spread if rows in spans else spread.projected((1, whole[1]))
-        shape = (exchanged_shape if isinstance(one, Scan) else reduced_shape)(spread, 1, schedule.atom.lanes)
+        shape = (exchanged_shape if isinstance(one, Scan) else reduced_shape)(spread, 1, lanes)
         if shape is not None:
             kind = one.dtype if isinstance(one, Scan) else exchanged_dtype(one.dtype)
             found[shape, kind] = None
@@ -114,7 +115,7 @@ def exchanged_tiles(
 def exchanged_bytes(form: FoldForm, schedule: Schedule, lengths: Mapping[Span, int]) -> int:
     """Bytes of shared memory through which warps exchange numbers of rows; see `exchanged_tiles`."""
     end = 0
-    for shape, kind in exchanged_tiles(form, schedule, lengths):
+    for shape, kind in exchanged_tiles(form, schedule, lengths, schedule.atom.lanes):
         end = -(-end // ROW_BYTES) * ROW_BYTES + prod(shape) * kind.bytes
     return end
 
