@@ -277,3 +277,25 @@ def test_elements_of_tiles_of_one_wave(layout: str, rows: int, columns: int, gro
     )
     assert built.resources["spill_store_bytes"] == 0
     assert "cp.async.bulk.tensor" in built.source
+
+
+@tw.kernel(A="M K", B="N K", R="M N", C="M N")
+def with_a_residual(A, B, R, C):
+    """The epilogue reads an array of the size of the result."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc + R[m, n]
+
+
+@pytest.mark.parametrize("shape", [(1536, 3072, 2048), (2304, 1536, 512)])
+def test_tiles_of_an_epilogue_that_reads_a_result_sized_array_spill_nothing(
+    shape: tuple[int, int, int],
+) -> None:
+    """Tiles of 192 x 192 and 192 x 144 with three groups make one wave, but spilled."""
+    m, n, k = shape
+    given = tw.like("bf16", m, k), tw.like("bf16", n, k), tw.like("bf16", m, n), tw.like("bf16", m, n)
+    built = with_a_residual.compile(*given, target="cuda", arch="sm_90a")
+    assert built.schedule.atom.asynchronous
+    assert built.resources["spill_store_bytes"] == 0

@@ -312,7 +312,9 @@ def test_warps_of_64_lanes_on_a_machine_of_32_exchange_all_their_numbers() -> No
     assert np.abs(c - (e / e.sum(axis=1, keepdims=True)).cumsum(axis=1)).max() < 700 * U
 
 
-@pytest.mark.parametrize(("threads", "shape"), [((1, 128), (2, 4)), ((1, 128), (2, 128)), ((2, 32), (2, 128))])
+@pytest.mark.parametrize(
+    ("threads", "shape"), [((1, 128), (2, 4)), ((1, 128), (2, 128)), ((2, 32), (2, 128))]
+)
 def test_exchange_memory_of_another_dtype_is_refused(
     threads: tuple[int, int], shape: tuple[int, int]
 ) -> None:
@@ -324,7 +326,7 @@ def test_exchange_memory_of_another_dtype_is_refused(
         tw.copy(tw.prefix_sum(x, 1, scratch=tw.shared(shape, tw.i32)), C.tile((2, 128), (0, 0)))
 
     x = np.ones((2, 128), np.float32)
-    with pytest.raises(tw.TraceError, match="scratch is shared memory for i32 of shape .* and f32 of shape"):
+    with pytest.raises(tw.TraceError, match=r"scratch is shared memory for i32 of shape .* and f32 of shape"):
         running(x, x.copy(), target="reference")
 
 
