@@ -185,11 +185,8 @@ class Load:
     @cached_property
     def sides(self) -> tuple[TileSide, TileSide]:
         """The operands along the rows and along the columns of a tile."""
-        form, k, depth = (
-            self.question.form.arranged(self.schedule.swap_ab),
-            self.question.shape[2],
-            self.schedule.block_k,
-        )
+        form = self.question.form.arranged(self.schedule.swap_ab)
+        k, depth = self.question.shape[2], self.schedule.block_k
         rows, columns = (
             TileSide(tile, min(tile, most), depth * factor.dtype.bytes, k * most * factor.dtype.bytes)
             for tile, most, factor in zip(self.schedule.tile, self.extents, (form.a, form.b), strict=False)

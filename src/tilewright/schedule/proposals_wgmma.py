@@ -339,20 +339,19 @@ SPLITS: tuple[tuple[int | str, str], ...] = (
 """Splits and reductions that are tried unasked; streams were never the fastest."""
 
 FITTED_HEIGHTS = ((128, 2), (64, 1), (192, 3), (256, 2))
-"""Rows of the tiles that are fitted to a problem, and groups of warps that multiply them."""
+"""Rows of a fitted tile, and the number of groups of warps that multiply it."""
 
 FITTED_SUMS = 64 * 256
-"""Sums of a group of such a tile, at most."""
+"""Most sums of a group in a fitted tile."""
 
 FITTED_ROOM = 88
-"""Fewest registers of a thread besides its sums if the epilogue of such a tile reads an array of the result's
-size.
+"""Fewest registers of a thread besides its sums if the epilogue reads an array of the size of the result.
 
 With less, NVRTC 13.0 spills: up to 150 bytes with 192 x 192 tiles of 3 groups, 670 with 256 x 128 tiles of 2.
 """
 
 FITTED_UNIT, FITTED_COLUMNS, FITTED_STAGES = 16, (48, 256), (4, 8)
-"""Unit of the columns, and the least and most columns and stages of such a tile.
+"""Unit of the columns of a fitted tile, and its least and most columns and stages.
 
 The unit is coarse so that few kernels are compiled.  With 9 or 10 stages an H200 took up to 10 per cent
 longer, with 3 up to 30.
@@ -633,10 +632,10 @@ def _with_parts(
 def _ranked(
     question: Question, found: Sequence[Candidate], whole: Sequence[Candidate]
 ) -> Iterator[Candidate]:
-    """Candidates in the order of their estimates; those that are not among the forms only if they are legal.
+    """Candidates in the order of their estimates; a candidate that is no form must be legal.
 
-    The legality of a candidate is checked when it is its turn; for symmetric results later, when its stages
-    are known.
+    Legality is checked late, so that few candidates need it; for symmetric results when their stages are
+    known.
     """
     for one in sorted(found, key=_doubted_us):
         if one in whole or question.form.mirrored or is_carried(question, one.schedule):
