@@ -49,8 +49,16 @@ def there_and_back(torch: Any, device: str, canaries: Canaries) -> bool:
     return np.array_equal(DeviceArray.of(host, int(device[-1])).host(), host)
 
 
+def own_array(torch: Any, device: str, canaries: Canaries) -> bool:
+    """The driver says on which GPU an array of the library lies."""
+    x = DeviceArray.of(np.full(500, np.nan, np.float32), int(device[-1]))
+    assert CUDA_DRIVER.device_of(x.memory.address) == int(device[-1])
+    assert CUDA_DRIVER.device_of(torch.ones(3, device=device).data_ptr()) == int(device[-1])
+    return count(x, 5).target == "cuda" and bool((x.host() == 5).all())
+
+
 WORK: dict[str, Callable[[Any, str, Canaries], bool]] = {
-    work.__name__: work for work in (multiply, counted, there_and_back)
+    work.__name__: work for work in (multiply, counted, there_and_back, own_array)
 }
 
 

@@ -17,8 +17,9 @@ import pytest
 
 from tilewright import dtypes
 from tilewright.errors import LaunchError
-from tilewright.runtime import arrays
+from tilewright.runtime import arrays, cuda
 from tilewright.runtime.arrays import current_stream, describe, exact_key, locate, watch
+from tilewright.runtime.cuda import CUDA_DRIVER
 
 
 class TorchDType:
@@ -386,6 +387,27 @@ def test_the_drivers_know_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatc
     assert arrays._device(4096) == (arrays.GPU, 2)
     assert arrays._device(8192) == (arrays.GPU, 0)
     assert arrays._device(12288) == (arrays.AMD_GPU, 1)
+
+
+class Library:
+    """The driver's library, which owns the addresses from 4096 on."""
+
+    def cuPointerGetAttribute(self, made: Any, attribute: int, address: Any) -> int:  # noqa: N802
+        made._obj.value = 3 if attribute == 9 else 0
+        return 0 if address.value >= 4096 else 1
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_library_says_which_gpu_owns_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_libcuda", Library)
+    monkeypatch.delattr(CUDA_DRIVER, "device_of")
+    assert [CUDA_DRIVER.device_of(address) for address in (4096, 1 << 63, 4095)] == [3, 3, None]
+
+    def missing() -> None:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(cuda, "_libcuda", missing)
+    assert CUDA_DRIVER.device_of(4096) is None
 
 
 def test_without_the_driver_there_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:

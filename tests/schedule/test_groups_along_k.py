@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +91,20 @@ def test_aligned_copies_do_not_begin_anywhere_along_k() -> None:
     schedule = replace(SYNC, stages=3, staging="cp_async")
     with pytest.raises(tw.ScheduleError, match="X is contiguous along k, and groups may begin anywhere"):
         gradients.bind(schedule=schedule)(*drawn("gradients", turned=True).values(), target="reference")
+
+
+@pytest.mark.parametrize(
+    ("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942"), ("cpu", "x86-64-v3")]
+)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_schedule_is_chosen_for_every_layout(name: str, target: str, arch: str) -> None:
+    """Also for operands that are contiguous along a batch."""
+    for turned, batches in itertools.product((False, True), (1, 2)):
+        sizes = {"T": 400, "M": 688, "N": 112, "K": 432, "B": batches, "G": 3}
+        arrays, _ = GroupProblem(name, sizes, "bf16", "i4", None, 0, turned).arrays(1)
+        numbers = {"shift": 50} if name == "weighted" else {}
+        known = KERNELS[name][0].bind().schedule_for(*arrays.values(), **numbers, target=target, arch=arch)
+        assert known is not None
 
 
 def test_two_loops_with_bounds_are_refused() -> None:

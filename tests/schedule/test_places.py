@@ -233,6 +233,22 @@ def test_parts_of_a_row(target: str) -> None:
             run(case, target, case.kernel.bind(schedule=replace(known, split_k=parts, blocks=0)))
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_a_chosen_schedule_can_be_bound(arch: str) -> None:
+    """Under one schedule, tiles cover short rows, and loops compute longer ones."""
+    rng, target = np.random.default_rng(8), "cuda"
+    cases = [products_case(rng, 2, 9, columns, 82, "f4") for columns in (816, 20, 790)]
+    given = cases[0].arguments()
+    known = cases[0].kernel.bind().schedule_for(**given, target=target, arch=arch)
+    assert known is not None
+    assert known.tile[1] < 790
+    bound = cases[0].kernel.bind(schedule=known)
+    texts = [one.compile(**given, target=target, arch=arch).source for one in (cases[0].kernel, bound)]
+    assert texts[0] == texts[1]
+    for case in cases:
+        run(case, "reference", bound)
+
+
 @pytest.mark.parametrize("length", [None, 1, 7, 64])
 def test_the_flow_has_one_meaning(length: int | None) -> None:
     rng = np.random.default_rng(6)

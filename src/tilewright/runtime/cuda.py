@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tilewright.errors import ToolchainError
@@ -10,6 +13,10 @@ from tilewright.namespaces import import_whole
 from tilewright.runtime.driver import Driver, Symbols
 from tilewright.targets.nvidia import of_capability
 from tilewright.targets.target import CPU, CUDA
+
+_DEVICE_ORDINAL = 9
+"""Number of the attribute of an address that is the index of its GPU. Source: "CUDA Driver API",
+`CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`."""
 
 
 def _load(forked: bool) -> Any:
@@ -90,6 +97,21 @@ def _describe(driver: Driver, index: int = 0) -> CudaDevice:
     )
 
 
+@cache
+def _libcuda() -> Any:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def _owner(_bindings: Any, address: int) -> tuple[int, int]:
+    """Ask the driver's library which GPU owns an address: cuda-bindings 13.3 answers 0 for every GPU."""
+    index = ctypes.c_int()
+    try:
+        ask = _libcuda().cuPointerGetAttribute
+    except (AttributeError, OSError) as error:
+        raise ToolchainError(f"the CUDA driver's library cannot be loaded ({error})") from error
+    return ask(ctypes.byref(index), _DEVICE_ORDINAL, ctypes.c_uint64(address)), index.value
+
+
 CUDA_DRIVER = Driver(
     Symbols(
         vendor="CUDA",
@@ -99,11 +121,11 @@ CUDA_DRIVER = Driver(
         explain=_explain,
         spell_version=lambda number: f"{number // 1000}.{number % 1000 // 10}",
         describe=_describe,
+        owner=_owner,
         stream=lambda bindings, handle: bindings.CUstream(handle),
         success="CUresult.CUDA_SUCCESS",
         relaxed="CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED",
         not_capturing="CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE",
-        ordinal="CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL",
         most_shared="CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
         version="cuDriverGetVersion",
         count="cuDeviceGetCount",
@@ -126,7 +148,6 @@ CUDA_DRIVER = Driver(
         copy_in="cuMemcpyHtoD",
         copy_out="cuMemcpyDtoH",
         copy_in_order="cuMemcpyHtoDAsync",
-        pointer_attribute="cuPointerGetAttribute",
         exchange_capture="cuThreadExchangeStreamCaptureMode",
         is_capturing="cuStreamIsCapturing",
         stream_number="cuStreamGetId",

@@ -120,6 +120,8 @@ class Symbols:
         explain: returns name and meaning of a status, from the bindings and the status.
         spell_version: converts the driver's version number to text.
         describe: returns a device by its index.
+        owner: returns a status, and the index of the GPU that owns an address, from the bindings and the
+            address.
         absent: the error of a launch without a device, with ``{}`` for the reason; empty: the error about the
             arrays' memory is enough.
         stream: converts a handle to a stream as launches take it, from the bindings and the handle.
@@ -128,7 +130,6 @@ class Symbols:
         success: the status of a successful call.
         relaxed: the capture mode in which memory may be allocated.
         not_capturing: the status of a stream that is not captured.
-        ordinal: the pointer attribute for the index of its device.
         most_shared: the function attribute that allows more shared memory; needed for dynamic shared memory.
         version: returns the version as a number.
         count: returns the number of devices.
@@ -152,7 +153,6 @@ class Symbols:
         copy_in: copies to the device; takes its address, the host's address, bytes.
         copy_out: copies to the host; takes its address, the device's address, bytes.
         copy_in_order: `copy_in` in order with a stream, the fourth argument.
-        pointer_attribute: returns an attribute of the memory at an address.
         exchange_capture: sets the capture mode of this thread and returns the previous mode.
         is_capturing: returns the capture status of a stream.
         stream_number: returns the unique number of a stream.
@@ -174,6 +174,7 @@ class Symbols:
     explain: Callable[[Any, Any], str]
     spell_version: Callable[[int], str]
     describe: Callable[[Driver, int], DeviceInfo]
+    owner: Callable[[Any, int], tuple[Any, int]]
     absent: str = ""
     stream: Callable[[Any, int], Any] = lambda bindings, handle: handle
     threads_along_x: int = 0
@@ -182,7 +183,6 @@ class Symbols:
     success: int | str
     relaxed: int | str
     not_capturing: int | str
-    ordinal: int | str
     most_shared: int | str = ""
 
     version: str
@@ -206,7 +206,6 @@ class Symbols:
     copy_in: str
     copy_out: str
     copy_in_order: str
-    pointer_attribute: str
     exchange_capture: str
     is_capturing: str
     stream_number: str
@@ -339,11 +338,10 @@ class Driver:
     def device_of(self, pointer: int) -> int | None:
         """Return the index of the GPU that owns an address; None if the driver does not know."""
         try:
-            ask = getattr(self.bindings(), self.symbols.pointer_attribute)
-            status, index = ask(self.constant(self.symbols.ordinal), pointer)
+            status, index = self.symbols.owner(self.bindings(), pointer)
         except (ToolchainError, LaunchError):
             return None
-        return int(index) if status == self.success else None
+        return int(index) if int(status) == int(self.success) else None
 
     # ------------------------------------------------------------ the current device
 

@@ -61,6 +61,9 @@ SIGNATURES = {
 _MULTIPROCESSORS, _SHARED_BYTES, _L2_BYTES = 63, 74, 19
 """Numbers of device attributes."""
 
+_DEVICE_ORDINAL = 9
+"""Number of the attribute of an address that is the index of its GPU."""
+
 
 def _explain(bindings: Any, status: int) -> str:
     said = []
@@ -134,6 +137,7 @@ HIP_DRIVER = Driver(
         explain=_explain,
         spell_version=lambda number: f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}",
         describe=_describe,
+        owner=lambda bindings, address: bindings.hipPointerGetAttribute(_DEVICE_ORDINAL, address),
         absent=f"target {HIP.name} launches through {LIBRARY}, and cannot here: {{}}; or "
         f"kernel.compile(..., target={HIP.name!r}, arch=...), which needs no device",
         threads_along_x=2**32 - 1,
@@ -141,7 +145,6 @@ HIP_DRIVER = Driver(
         success=0,
         relaxed=2,
         not_capturing=0,
-        ordinal=9,
         version="hipRuntimeGetVersion",
         count="hipGetDeviceCount",
         get_current="hipGetDevice",
@@ -160,7 +163,6 @@ HIP_DRIVER = Driver(
         copy_in="hipMemcpyHtoD",
         copy_out="hipMemcpyDtoH",
         copy_in_order="hipMemcpyHtoDAsync",
-        pointer_attribute="hipPointerGetAttribute",
         exchange_capture="hipThreadExchangeStreamCaptureMode",
         is_capturing="hipStreamIsCapturing",
         stream_number="hipStreamGetId",

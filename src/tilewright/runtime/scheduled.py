@@ -73,6 +73,14 @@ class RecordedFlow:
     flow: Flow
     form: Form | FoldForm
 
+    @property
+    def in_loops(self) -> bool:
+        """Whether loops that carry a state compute it.
+
+        They compute whole rows that no tile covers; under the same schedule, tiles cover shorter rows.
+        """
+        return isinstance(self.form, FoldForm)
+
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """All that its schedules and explicit kernels depend on: the graph, its lines, the parameters."""
@@ -105,6 +113,11 @@ class Explicit:
     def flow(self) -> Flow | None:
         """The graph of a dataflow kernel; None for an explicit kernel."""
         return None if self.recorded is None else self.recorded.flow
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The schedule, how it is read, and the class of each array; these determine the traced kernel."""
+        return self.schedule, self.recorded is not None and self.recorded.in_loops, *self.specs.items()
 
     def described(self, arch: Arch) -> list[str]:
         """Return everything that the explicit kernel of a flow depends on, as texts.
@@ -149,9 +162,10 @@ class Scheduled:
     def forget_class(
         self, schedule: Schedule | None, arch: Arch, specs: Iterable[tuple[str, TensorSpec]]
     ) -> None:
-        """Drop the flow of a class of arrays, and its program under one schedule."""
+        """Drop the flow of a class of arrays, and its programs under one schedule."""
         self._flows.drop((arch.name, *specs))
-        self._programs.drop((schedule, *specs))
+        for in_loops in (False, True):
+            self._programs.drop((schedule, in_loops, *specs))
 
     def explicit(self, request: TraceRequest) -> Explicit:
         """Return the explicit program for a class of arrays.
@@ -170,7 +184,7 @@ class Scheduled:
         else:
             question = self._question(form, request)
             schedule = self._schedule or self._chosen(made, question, request)
-            if self._schedule is None and schedule.tile[1] < question.covered[1]:
+            if schedule.tile[1] < question.covered[1] and not schedule.across:
                 rows = _in_rows(made)
         if rows is None:
             try:
@@ -180,16 +194,21 @@ class Scheduled:
                 if rows is None:
                     raise
         assert isinstance(rows.form, FoldForm), "whole rows become a loop"
-        return self._settled(rows, _chosen_loop(rows.form, request), classes, arch)
+        if self._schedule is None:
+            return self._settled(rows, _chosen_loop(rows.form, request), classes, arch)
+        try:
+            return self._settled(rows, schedule, classes, arch)
+        except ScheduleError:  # the launch says which tile the row needs
+            return self._settled(made, schedule, classes, arch)
 
     def _settled(
         self, made: RecordedFlow, schedule: Schedule, classes: Mapping[str, TensorSpec], arch: Arch
     ) -> Explicit:
         """Return the explicit program of a flow under a schedule."""
-        key = (schedule, *classes.items())
+        key = (schedule, made.in_loops, *classes.items())
         program = self._programs.get(key)
         if program is None:
-            expanded = EXPANDED_FOLD if isinstance(made.form, FoldForm) else EXPANDED
+            expanded = EXPANDED_FOLD if made.in_loops else EXPANDED
             program = part(expanded)(self._program, made.flow, schedule)
             self._programs.keep(key, program)
         settled, _ = program.settled(classes, arch)

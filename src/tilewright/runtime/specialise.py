@@ -93,9 +93,9 @@ class Builds:
             return
         for key in self._executables:
             if self._executables.find(key) is executable:
-                _, _, arch, schedule, *specs = key
+                _, _, arch, schedule, in_loops, *specs = key
                 self._executables.drop(key)
-                self._traces.drop((schedule, arch, *specs))
+                self._traces.drop((arch, schedule, in_loops, *specs))
                 self.scheduled.forget_class(schedule, arch, specs)
 
     def trace(self, request: TraceRequest) -> Kernel:
@@ -107,11 +107,11 @@ class Builds:
         found = self.scheduled.explicit(request)
         if found.traced is not None:
             self._settle()
-            self._traces.keep((found.schedule, request.arch, *found.specs.items()), found.traced)
+            self._traces.keep((request.arch, *found.key), found.traced)
         return found
 
     def _traced(self, made: Explicit, arch: Arch) -> Kernel:
-        key = (made.schedule, arch, *made.specs.items())
+        key = (arch, *made.key)
         found = self._traces.get(key)
         if found is None:
             found = made.program.trace(made.specs, made.constants, arch)
@@ -146,7 +146,7 @@ class Builds:
         with COLLECTOR_PAUSE:
             processors = processors_of(backend.name, traced_for)
             made = self.explicit(TraceRequest(specs, traced_for, shapes or {}, processors))
-        key = (backend.name, arch or backend.arch_name(), traced_for, made.schedule, *made.specs.items())
+        key = (backend.name, arch or backend.arch_name(), traced_for, *made.key)
         found = self._executables.get(key)
         if found is None:
             with COLLECTOR_PAUSE:
@@ -220,6 +220,6 @@ class Builds:
         meta = {"kernel": self._program.name, "target": backend.name, "arch": name}
         found: tuple[Kernel, EmittedText | None] = part(KEPT)(parts, lowered, meta)
         if not checked:
-            self._traces.keep((made.schedule, traced_for, *made.specs.items()), found[0])
+            self._traces.keep((traced_for, *made.key), found[0])
             check(*found, made.flow)
         return found

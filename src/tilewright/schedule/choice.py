@@ -165,7 +165,8 @@ def _changed(
 def _grouped(question: Question, schedule: Schedule) -> Schedule | None:
     """A schedule for grouped rows, or None. Group sizes are known only on the device."""
     made = replace(schedule, balanced=False, cluster=(1, 1), batches=1)
-    if question.majors[0] == "mn" and made.copies_in_background:  # rows of a group begin anywhere
+    rows = [one for one in question.form.factors if one.row == question.form.flow.grouped]
+    if made.copies_in_background and "mn" in map(question.major, rows):  # rows of a group begin anywhere
         made = replace(made, staging="registers", stages=1)
     return None if made.roles == "ping-pong" else made
 
@@ -175,11 +176,10 @@ def _bounded(question: Question, schedule: Schedule) -> Schedule | None:
     if schedule.along_k > 1:
         return None
     made = replace(schedule, split_k=1, batches=1, whole=schedule.whole.replace("k", ""))
-    span = question.form.bounded
-    is_anywhere = span is not None and any(begins_anywhere(span, one.dtype) for one in question.form.factors)
-    if "k" in question.majors and is_anywhere and made.copies_in_background:
-        made = replace(made, staging="registers", stages=1)
-    return made
+    span, factors = question.form.bounded, question.form.factors
+    assert span is not None, "a loop with bounds in memory"
+    along = [one for one in factors if question.major(one) != "mn" and begins_anywhere(span, one.dtype)]
+    return replace(made, staging="registers", stages=1) if along and made.copies_in_background else made
 
 
 def for_several_loops(made: Schedule) -> Schedule | None:
