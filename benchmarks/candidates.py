@@ -37,7 +37,6 @@ from isolated import Progress, Record, parser, run
 from reporting import table
 
 import tilewright as tw
-from tilewright.schedule.load import memory_us
 from tilewright.schedule.question import Candidate
 
 SHAPES: dict[str, tuple[Problem, ...]] = {
@@ -90,7 +89,7 @@ class CandidatesTask(DenseTask):
             "dtype": self.problem.dtype,
             "kernel": self.problem.kernel,
             "layout": self.problem.layout,
-            "memory_us": memory_us(question(self.problem)),
+            "memory_us": question(self.problem).memory_us,
             "candidates": [*self._candidates(row)],
         }
 

@@ -389,6 +389,7 @@ class Calls:
                 trim(error)
                 raise
 
+        call.signature = signature  # type: ignore[attr-defined]
         return cast(CallableType, call)
 
 

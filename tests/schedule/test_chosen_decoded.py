@@ -9,7 +9,6 @@ import pytest
 import tilewright as tw
 from tilewright.schedule.choice import choose, proposals
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.load import memory_us
 from tilewright.schedule.question import Question
 from tilewright.schedule.wgmma_forms import WgmmaForm
 
@@ -40,7 +39,7 @@ def test_all_that_is_proposed_in_bulk_is_legal(shape: tuple[int, int, int], orde
         assert one.schedule.swap_ab
         assert one.schedule.atom.asynchronous
         assert not reasons(one.schedule, asked.form, asked.specs, asked.arch)
-        assert one.estimate >= memory_us(asked)
+        assert one.estimate >= asked.memory_us
 
 
 def test_few_rows_take_a_tile_of_few_rows() -> None:
@@ -80,7 +79,7 @@ def test_an_operand_a_is_decoded_where_it_is() -> None:
 
 def test_narrow_bytes_count_as_such() -> None:
     wide, narrow = (question(decoded, arrays((16, 4096, 4096), kind)) for kind in ("f16", "f8e5m2"))
-    assert 1.9 < memory_us(wide) / memory_us(narrow) < 2.0
+    assert 1.9 < wide.memory_us / narrow.memory_us < 2.0
 
 
 @pytest.mark.parametrize(

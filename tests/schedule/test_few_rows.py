@@ -15,7 +15,7 @@ from tilewright.schedule.choice import candidates, choose, proposals, split_cand
 from tilewright.schedule.estimate import BULK
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.load import Load, memory_us
+from tilewright.schedule.load import Load
 from tilewright.schedule.proposals_wgmma import STREAMS, RowStream
 from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -55,7 +55,7 @@ def test_every_form_is_legal_and_keeps_enough_bytes_on_their_way(dtype: str, row
         kept = [(side.tile.kept(one.schedule.atom), max(side.sharing, 1) * side.rows) for side in case.sides]
         stage = sum(dtype.bytes_of(rows_of_side * case.tile[2]) for dtype, rows_of_side in kept)
         assert at_once * (one.schedule.stages - 1) * stage >= IN_FLIGHT
-        assert one.estimate >= memory_us(asked)
+        assert one.estimate >= asked.memory_us
         assert one.schedule.tile[1] >= rows
 
 

@@ -19,7 +19,7 @@ from tilewright.ops.complex_products import four_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
 from tilewright.schedule.estimate import FMA, FmaEstimate
-from tilewright.schedule.load import FMA_REGISTERS, WHOLE_REGISTERS, DealtLoad, Load, memory_us
+from tilewright.schedule.load import FMA_REGISTERS, WHOLE_REGISTERS, DealtLoad, Load
 from tilewright.schedule.proposals_mma import FORMS, SMALL_PAY, SPLIT_FORMS, FmaForm
 from tilewright.schedule.question import Question, Splitting, coarse
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -52,7 +52,7 @@ def test_the_choice_is_no_larger_than_the_result(shape: tuple[int, int, int], ar
     assert found[0].estimate == min(one.estimate for one in small)
     for one in small:
         assert one.against == ()
-        assert one.estimate > memory_us(asked)
+        assert one.estimate > asked.memory_us
         assert all(tile < 2 * extent for tile, extent in zip(one.schedule.tile[:2], shape[:2], strict=True))
 
 

@@ -26,7 +26,6 @@ from tilewright.schedule.tables import read_schedule
 from tilewright.schedule.time_parts import (
     TimeParts,
     WorkCounts,
-    is_cut,
     joined,
     parts_of,
     ranked_us,
@@ -70,7 +69,7 @@ def measured(card: str, board: Board | None = None) -> tuple[list[str], list[flo
     for dtype, layout, items, m, n, k, us, at in found["rows"][::EVERY]:
         asked = question(dtype, (m, n, k), layout, items=items)
         work = WorkCounts(Load(asked, read_schedule(found["schedules"][at])), board)
-        is_odd = any(is_cut(asked, factor) and width < 16 for factor, width in widths(work))
+        is_odd = any(asked.is_cut(factor) and width < 16 for factor, width in widths(work))
         kind = "batches" if items else "odd rows" if is_odd else "few rows" if min(m, n) <= 64 else "others"
         kinds.append(kind)
         off.append(math.log(parts_of(work, HOPPER).total / us))

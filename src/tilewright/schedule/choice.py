@@ -111,7 +111,7 @@ def proposals(question: Question) -> Iterator[Candidate]:
     """
     if question.form.inner:
         main = question.of_longest_loop
-        main = main.transposed() if question.form.inner[0].side else main
+        main = main.transposed if question.form.inner[0].side else main
         small = _changed(proposals(main), [partial(_with_inner, question, spills=False)])
         if (first := next(small)).schedule.width:
             return chain((first,), small)

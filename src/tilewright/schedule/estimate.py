@@ -15,7 +15,7 @@ from math import inf, log2, prod
 from tilewright.schedule.factors import pair_of
 from tilewright.schedule.fixup import FAN, LEAST_SHARE, REGISTER_BYTES
 from tilewright.schedule.form import has_slices
-from tilewright.schedule.load import VECTOR, Load, memory_us, resident_blocks, thread_values
+from tilewright.schedule.load import VECTOR, Load, resident_blocks, thread_values
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.sides import width
 
@@ -168,7 +168,7 @@ class BulkEstimate(Estimate):
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the busiest multiprocessor, of the memory and of the second-level cache."""
-        memory = memory_us(load.question)
+        memory = load.question.memory_us
         ramp = min(self.ramp_us, memory) * (1 - self.spared * load.streamed)
         across, beside = load.schedule.cluster  # the blocks of a cluster share what the cache delivers
         shares = zip(load.sides, load.cut_rows, (beside, across), strict=True)
@@ -289,7 +289,7 @@ class CopiesEstimate(Estimate):
         (m, n, k), (a, b) = load.question.shape, load.operands
         rows, columns = (min(tile, most) for tile, most in zip(load.schedule.tile, (m, n), strict=False))
         moved = load.tiles * (rows * a + columns * b) * k * load.question.dtype.bytes
-        return self._busiest_us(load), memory_us(load.question), moved / self.cached_bytes_per_us
+        return self._busiest_us(load), load.question.memory_us, moved / self.cached_bytes_per_us
 
     def _busiest_us(self, load: Load) -> float:
         """Time of the multiprocessor with most blocks."""

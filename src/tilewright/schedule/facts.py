@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.form import Form
 from tilewright.schedule.inner import MOST_INNER, inner_mma, inner_unit
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, changed
 from tilewright.schedule.sides import OperandSide, OperandTile, common_run, lanes_along_k
 from tilewright.schedule.stages import MOST_ROWS
 from tilewright.targets.target import Target, owner
@@ -91,15 +91,15 @@ class ScheduleFacts:
     @cached_property
     def rounded(self) -> Schedule:
         """The schedule with `tile`."""
-        return self.schedule if self.tile == self.schedule.tile else replace(self.schedule, tile=self.tile)
+        return self.schedule if self.tile == self.schedule.tile else changed(self.schedule, tile=self.tile)
 
     @cached_property
     def mma(self) -> TiledMma:
         """The tiled MMA of one group."""
-        m, n, _ = self.tile
-        schedule, rows = self.schedule, m // self.schedule.cooperating
-        turns = schedule.interleaved and not schedule.atom.asynchronous
-        return TiledMma(schedule.atom, schedule.warps, tile=(rows, n), interleaved=turns)
+        schedule = self.rounded
+        if schedule.interleaved and schedule.atom.asynchronous:
+            schedule = changed(schedule, interleaved=False)
+        return schedule.mma
 
     @cached_property
     def inner_mma(self) -> TiledMma:
@@ -107,7 +107,7 @@ class ScheduleFacts:
         unit = inner_unit(self.rounded)
         most = max(MOST_INNER // unit, 1)
         return inner_mma(
-            replace(self.rounded, width=min(max(-(-self.schedule.width // unit), 1), most) * unit)
+            changed(self.rounded, width=min(max(-(-self.schedule.width // unit), 1), most) * unit)
         )
 
     @cached_property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from tilewright.schedule.estimate import BULK, SCHEDULERS, Estimate
-from tilewright.schedule.load import Load, memory_us, resident_blocks
+from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
 
 COLUMN_US = 0.00277 / 2
@@ -53,7 +53,7 @@ class FormEstimate(Estimate):
         multiply = rows / 64 * columns * COLUMN_US * len(question.form.products)
         step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
         step *= 1 + self.promotion
-        return rounds * (steps * step + self.tile_us), memory_us(question) * self.memory
+        return rounds * (steps * step + self.tile_us), question.memory_us * self.memory
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class F64Estimate(Estimate):
             load.blocks * work / load.flops_per_us * slower + -(-load.blocks // beside) * self.tile_us,
             self._copied_us(load, along_n, along_m, self.shared_bytes),
             self._copied_us(load, 1, 1, self.cached_bytes),
-            memory_us(question),
+            question.memory_us,
         )
 
     def _copied_us(self, load: Load, along_m: int, along_n: int, rate: int) -> float:
@@ -139,7 +139,7 @@ class SmallEstimate(Estimate):
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of all items, and of the memory."""
-        return -(-load.question.items // self.at_once(load)) * self.item_us, memory_us(load.question)
+        return -(-load.question.items // self.at_once(load)) * self.item_us, load.question.memory_us
 
 
 SMALL = SmallEstimate(fixed_us=4.2, overlap=inf, item_us=1.5, registers=64)

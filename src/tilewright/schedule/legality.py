@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from itertools import chain
 
 from tilewright.arch import BULK, Arch
 from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
@@ -44,7 +44,7 @@ from tilewright.schedule.plans import multiplied_from_registers, slices
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import PARTITIONS, ScheduleOnMachine
 from tilewright.schedule.row_sums import rows_of_a_are_of_c
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, changed
 from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import kept_results, square
 
@@ -661,25 +661,27 @@ def with_fallback(
         by = "is stored by threads, row by row, instead of TMA"
         return schedule, tuple(f"{name} {by}: {reason}" for name, reason in why.items())
     warps = (schedule.warps[0] * schedule.cooperating, schedule.warps[1])
-    alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
+    alone = changed(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
     widest, least = min(width(side.spec) for side in case.sides), min(arch.async_bytes, default=math.inf)
     epilogues = dict.fromkeys((schedule.epilogue_without_helpers, "direct"))
     others = [width(side.spec) for side in case.sides if obstacles[side.factor.name] is not None]
     mixed = [
-        replace(schedule, staging="mixed", epilogue=schedule.epilogue_without_helpers, cluster=cluster)
+        changed(schedule, staging="mixed", epilogue=schedule.epilogue_without_helpers, cluster=cluster)
         for cluster in dict.fromkeys((schedule.cluster, (1, 1)))
         if min(others, default=0) >= max(arch.async_bytes, default=math.inf)
         and (form.flow.grouped is None or schedule.staging == "mixed")
     ]
-    tried = [
-        replace(alone, staging="cp_async", stages=stages, epilogue=epilogue)
+    rings = (
+        changed(alone, staging="cp_async", stages=stages, epilogue=epilogue)
         for stages in range(schedule.stages, 1, -1)
         for epilogue in epilogues
         if widest >= least
-    ]
-    plain = replace(alone, stages=1, epilogue="direct")
-    tried += [replace(plain, staging=staging) for staging in ("registers", "direct")]
-    found = next((one for one in (*mixed, *tried) if not reasons(one, form, specs, arch)), None)
+    )
+    plain = (
+        changed(alone, stages=1, epilogue="direct", staging=staging) for staging in ("registers", "direct")
+    )
+    tried = chain(mixed, rings, plain)
+    found = next((one for one in tried if not reasons(one, form, specs, arch)), None)
     if found is None:
         return schedule, ()
     if found in mixed:

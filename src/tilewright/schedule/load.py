@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from tilewright.arch import Arch
 from tilewright.ir.mma import TiledMma
-from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FAN, REGISTER_BYTES
-from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -85,13 +83,13 @@ class Load:
 
     # ------------------------------------------------------------ tiles and parts
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, int]:
         """Rows and columns of a batch item, as the tiles lie on it."""
         m, n, _ = self.question.shape
         return (n, m) if self.schedule.swap_ab else (m, n)
 
-    @property
+    @cached_property
     def tiles_along(self) -> tuple[int, int]:
         """Tiles of a batch item along its rows and along its columns."""
         rows, columns, _ = self.schedule.tile
@@ -114,7 +112,7 @@ class Load:
             for block in range(-(-across // high))
         )
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Steps of a tile along K."""
         return max(-(-self.question.shape[2] // self.schedule.block_k), 1)
@@ -193,11 +191,11 @@ class Load:
         )
         return rows, columns
 
-    @cached_property
+    @property
     def cut_rows(self) -> tuple[bool, bool]:
-        """Whether `is_cut` holds for the operand along the rows of a tile, and along its columns."""
-        form = self.question.form.arranged(self.schedule.swap_ab)
-        return is_cut(self.question, form.a), is_cut(self.question, form.b)
+        """`Question.cut_rows` of the operands along the rows and along the columns of a tile."""
+        a, b = self.question.cut_rows
+        return (a, b) if self.schedule.swap_ab == self.question.form.swap_ab else (b, a)
 
     @property
     def step_bytes(self) -> int:
@@ -394,23 +392,3 @@ def in_clusters(processors: int, size: int) -> int:
         (132, 116, 80)
     """
     return max(processors - PARTITIONS * (size - 2), 0) // size * size
-
-
-def is_cut(question: Question, factor: Factor) -> bool:
-    """Whether rows of an operand do not begin at cache lines, so that each takes one line more."""
-    spec = question.form.spec(factor.part.operand, question.specs)
-    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
-    # Divisors of strides are known up to 16 elements only; extents up to 256.
-    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
-    return any(step * spec.dtype.bytes % ROW_BYTES for step in steps) and unit % ROW_BYTES != 0
-
-
-def memory_us(question: Question) -> float:
-    """Time to move A, B and C once at the memory's rate of copies; 0 if the rate is not known."""
-    (m, n, k), rates = question.shape, question.arch.rates
-    if rates is None:
-        return 0.0
-    board = rates.boards[0]
-    a, b = (sum(one.dtype.bytes for one in side) for side in (question.form.rows_m, question.form.rows_n))
-    moved = (m * k * a + k * n * b + m * n * question.dtype.bytes) * question.items
-    return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3

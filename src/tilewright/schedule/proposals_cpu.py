@@ -160,7 +160,7 @@ def _in_dots(question: Question) -> Iterator[Candidate]:
         return
     size = question.dtype.computed.bytes
     lanes = question.arch.vector_bytes // size
-    for asked, swap in ((question, False), (question.transposed(), True)):
+    for asked, swap in ((question, False), (question.transposed, True)):
         m, n, k = asked.shape
         if m > DOT_ROWS or m > n or k < 2 * lanes or asked.majors[1] != "k" or lanes < LEAST_DOTS:
             continue
@@ -183,7 +183,7 @@ def _transposed(question: Question) -> Iterator[Candidate]:
     It has the same bits, because the products of an element are added in the same order.  The imaginary part
     of a complex product does not keep its bits, so batch-invariant complex products are not transposed.
     """
-    form, other = question.form, question.transposed()
+    form, other = question.form, question.transposed
     dtypes = [one.view.dtype for one in form.factors]
     are_plain = all(one.is_plain for one in form.factors)
     are_floats = all(one.is_float and one.bits >= 16 for one in dtypes)
@@ -207,7 +207,7 @@ def _has_four_products(question: Question) -> bool:
 
 def _both_ways(question: Question) -> tuple[float, float]:
     """Estimated times of a product and of the transposed product; see `way_time`."""
-    other, size = question.transposed(), question.dtype.computed.bytes
+    other, size = question.transposed, question.dtype.computed.bytes
     lanes = max(question.arch.vector_bytes // size, 1)
     is_widened = any(one.view.dtype.computed != one.view.dtype for one in question.form.factors)
     has_four = _has_four_products(question)

@@ -506,7 +506,7 @@ def packed_weights(question: Question) -> Iterator[Candidate]:
     if packed.count(True) != 1 or question.dtype.name not in ("f16", "bf16") or question.majors != ("k", "k"):
         return
     swap = packed[1]
-    asked = question.transposed() if swap else question
+    asked = question.transposed if swap else question
     if asked.shape[1] <= PACKED_COLUMNS[-1]:
         made = [*_of_few_rows(asked, swap)]
     else:  # multiplications bound these tiles; if tiles are few, warps decode different rows

@@ -26,7 +26,7 @@ from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.resources import ScheduleOnMachine
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, changed
 from tilewright.schedule.sides import width
 from tilewright.schedule.skipping import square
 from tilewright.schedule.splitting import CLUSTERS, rule_of, sharing, split_schedule
@@ -85,28 +85,28 @@ def takes_wgmma(question: Question) -> bool:
 
 def whole_forms(question: Question) -> Iterator[Candidate]:
     """The forms that can compute a problem, the fastest first; then, for many rows, their neighbours."""
-    able = (shape for shape in SHAPES if not _against(question, shape))
-    ranked = sorted(able, key=lambda shape: _time_us(question, shape))
-    whole = [_of_form(question, shape) for shape in ranked]
-    yield from without_waiting(question, whole, promoted_every(question))
-    for shape in () if is_thin(question) else ranked[:NEIGHBOURS]:
+    able = [(shape, _of_form(question, shape)) for shape in SHAPES if not _against(question, shape)]
+    able.sort(key=lambda pair: pair[1].estimate)
+    yield from without_waiting(question, [one for _, one in able], promoted_every(question))
+    for shape, found in () if is_thin(question) else able[:NEIGHBOURS]:
         clusters = (cluster for cluster in ((1, 1), (2, 1), (1, 2)) if cluster != shape.cluster)
         near = [(replace(shape, cluster=cluster), f"in clusters of {cluster}") for cluster in clusters]
         stages = (shape.stages - 1, shape.stages + 1)
         near += [(replace(shape, stages=count), f"with {count} stages") for count in stages]
         for other, difference in near:
-            yield replace(_of_form(question, other), rule=f"{_name(shape)} {difference}")
-        found = _of_form(question, shape)
+            yield replace(_of_form(question, other), rule=f"{found.rule} {difference}")
         for rows in GROUPS_M:
             bands = f"{found.rule} in bands of {rows} rows of tiles"
-            yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
+            yield replace(found, schedule=changed(found.schedule, group_m=rows), rule=bands)
 
 
 def refused_forms(question: Question) -> Iterator[Candidate]:
     """The forms that cannot compute a problem, each with the reason."""
     for shape in SHAPES:
         if reason := _against(question, shape):
-            yield replace(_of_form(question, shape), against=(reason,))
+            found = _of_form(question, shape)
+            estimate = _bulk_us(question, found.schedule) if is_thin(question) else found.estimate
+            yield replace(found, estimate=estimate, against=(reason,))
 
 
 def _against(question: Question, shape: WgmmaForm) -> str:
@@ -118,19 +118,10 @@ def _against(question: Question, shape: WgmmaForm) -> str:
 
 
 def _of_form(question: Question, shape: WgmmaForm) -> Candidate:
-    made = hopper_schedule(question, shape)
-    time = BULK.time_us(Load(question, made)) if is_thin(question) else _time_us(question, shape)
-    return Candidate(made, time, _name(shape))
-
-
-def _name(shape: WgmmaForm) -> str:
+    made, form = hopper_schedule(question, shape), question.form
+    row_us = cached_row_us(question, form.a), cached_row_us(question, form.b)
     number = f" {SHAPES.index(shape) + 1}" if shape in SHAPES else ""
-    return f"form{number} of the Hopper kernel"
-
-
-def _time_us(question: Question, shape: WgmmaForm) -> float:
-    a, b = (cached_row_us(question, factor) for factor in (question.form.a, question.form.b))
-    return shape.time_us(question, hopper_schedule(question, shape), (a, b))
+    return Candidate(made, shape.time_us(question, made, row_us), f"form{number} of the Hopper kernel")
 
 
 def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
@@ -150,7 +141,7 @@ def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
     )
     if in_slices and is_scaled_by_tile(question):
         stages = min(made.stages, SCALED_STAGES)
-        return replace(made, stages=stages, buffers=SCALED_BUFFERS, unroll=SCALED_COPIES)
+        return changed(made, stages=stages, buffers=SCALED_BUFFERS, unroll=SCALED_COPIES)
     return made
 
 
@@ -229,7 +220,7 @@ def _copied(question: Question) -> Iterator[Schedule]:
     unit = ROW_BYTES // question.dtype.bytes
     every = promoted_every(question)
     for swap in (False, True) if question.shape[0] <= ROWS[-1] else (False,):
-        asked = question.transposed() if swap else question
+        asked = question.transposed if swap else question
         sides = [asked.form.spec(factor.part.operand, asked.classes) for factor in asked.form.factors]
         stagings = [("registers", 1)]
         widths = asked.arch.async_bytes
@@ -271,7 +262,7 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
     kinds = {form.a.view.dtype.name, form.b.view.dtype.name}
     if form.a.is_plain == form.b.is_plain or len(kinds) > 1 or not kinds <= {*DECODED_DTYPES}:
         return
-    asked = question.transposed() if form.a.is_plain else question
+    asked = question.transposed if form.a.is_plain else question
     found: list[Candidate] = []
     m, n, _ = asked.shape
     tried: dict[WgmmaForm, None] = {}
@@ -449,7 +440,7 @@ def has_few_rows(question: Question) -> bool:
 def is_thin(question: Question) -> bool:
     """Whether there are few rows; or few columns of one product of operands as they lie in memory."""
     is_plain = not question.decodes and question.items == 1
-    return has_few_rows(question) or (is_plain and has_few_rows(question.transposed()))
+    return has_few_rows(question) or (is_plain and has_few_rows(question.transposed))
 
 
 def without_waiting(question: Question, whole: Sequence[Candidate], promoted: int) -> Iterator[Candidate]:
@@ -466,8 +457,8 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
             few = [*_few_rows(question, promoted)]
         else:  # forms of the transposed product, whose rows are few
             few = []
-            for one in _few_rows(question.transposed(), promoted):
-                turned = replace(one.schedule, swap_ab=not one.schedule.swap_ab)
+            for one in _few_rows(question.transposed, promoted):
+                turned = changed(one.schedule, swap_ab=not one.schedule.swap_ab)
                 rule = f"of the transposed product, {one.rule}"
                 few.append(replace(one, schedule=turned, estimate=_bulk_us(question, turned), rule=rule))
         found = _with_parts(question, rated, few, inf)
@@ -503,7 +494,7 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
         load = Load(question, base.schedule)
         for cluster in ((1, 1), (2, 1), (1, 2)) if load.tiles <= question.processors else ():
             if all(count % of == 0 for count, of in zip(load.tiles_along, cluster, strict=True)):
-                made = replace(base.schedule, cluster=cluster)
+                made = changed(base.schedule, cluster=cluster)
                 shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
                 wave.append(Candidate(made, _bulk_us(question, made), f"one wave: {base.rule}{shared}"))
         if base.schedule.groups <= 2:
@@ -532,7 +523,7 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
     block_k = ROW_BYTES // question.dtype.bytes
     least, widest = FITTED_COLUMNS
     for swap in (False,) if form.mirrored else (False, True):
-        asked = question.transposed() if swap else question
+        asked = question.transposed if swap else question
         m, n, _ = asked.shape
         unit = FITTED_UNIT if asked.majors[1] == "k" else block_k  # bulk copies load rows of 128 bytes
         for rows, groups in FITTED_HEIGHTS:
@@ -577,7 +568,7 @@ def _with_full_ring(question: Question, schedule: Schedule) -> Schedule | None:
     least, most = FITTED_STAGES
     stages = schedule.stages + (question.arch.shared_bytes - case.shared_bytes) // stage
     stages = min(stages, max(schedule.stages, most))
-    return replace(schedule, stages=stages) if stages >= least else None
+    return changed(schedule, stages=stages) if stages >= least else None
 
 
 def _doubted_us(one: Candidate) -> float:

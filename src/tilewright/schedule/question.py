@@ -19,6 +19,7 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.folds.form import FoldForm
 from tilewright.schedule.form import Form, reduced_in_parts
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
@@ -146,13 +147,13 @@ class Question:
         """The problem with the products of the longest loop alone, along all of K."""
         return replace(self, form=self.form.loops[self.longest].without_inner, longest=0, inner=0)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int]:
         """Extents (M, N, K)."""
         m, n, k = self.extents[-3:]
         return m, n, k
 
-    @property
+    @cached_property
     def items(self) -> int:
         """Batch items of the problem."""
         return prod(self.extents[:-3])
@@ -167,12 +168,12 @@ class Question:
         """The classes of the arrays, without properties that no access uses."""
         return {name: coarse(spec, self.arch) for name, spec in self.specs.items()}
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         """Dtype in which operand A is multiplied."""
         return self.form.a.view.dtype
 
-    @property
+    @cached_property
     def b_dtype(self) -> DType:
         """Dtype in which operand B is multiplied."""
         return self.form.b.view.dtype
@@ -182,19 +183,19 @@ class Question:
         """Whether an operand is decoded inside the main loop."""
         return not all(factor.is_plain for factor in self.form.factors)
 
-    @property
+    @cached_property
     def reads_result_sized(self) -> bool:
         """Whether the epilogue reads an array of the size of the result."""
         inner = {self.form.m, self.form.n}
         return any(isinstance(node, ArrayPart) and inner <= {*node.at} for node in self.form.flow.walk())
 
-    @property
+    @cached_property
     def stores_lines(self) -> bool:
         """Whether a result is stored along rows only, or along columns only."""
         inner = {self.form.m, self.form.n}
         return any(not inner <= {*store.at} for store in self.form.stores)
 
-    @property
+    @cached_property
     def covered(self) -> tuple[int, int]:
         """Rows and columns that one tile must hold, because the result is reduced along them; else 0."""
         return (0, 0) if self.across else self._reduced
@@ -204,7 +205,7 @@ class Question:
         """Whether reductions go across tiles, because rows or columns are too long for one tile."""
         return max(self._reduced) > MOST_COVERED and bool(reduced_in_parts(self.form))
 
-    @property
+    @cached_property
     def _reduced(self) -> tuple[int, int]:
         """Rows and columns along which the result is reduced; else 0."""
         m, n, _ = self.shape
@@ -215,10 +216,34 @@ class Question:
                 least[0 if rows else 1] = m if rows else n
         return least[0], least[1]
 
-    @property
+    @cached_property
     def majors(self) -> tuple[str, str]:
         """Contiguous dimensions of A and B: ``"k"``, ``"mn"``, or ``""`` for neither."""
         return self.major(self.form.a), self.major(self.form.b)
+
+    @cached_property
+    def cut_rows(self) -> tuple[bool, bool]:
+        """Whether rows of A, and of B, begin within cache lines; see `is_cut`."""
+        return self.is_cut(self.form.a), self.is_cut(self.form.b)
+
+    def is_cut(self, factor: Factor) -> bool:
+        """Whether rows of an operand do not begin at cache lines, so that each takes one line more."""
+        spec = self.form.spec(factor.part.operand, self.specs)
+        steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
+        # Divisors of strides are known up to 16 elements only; extents up to 256.
+        unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
+        return any(step * spec.dtype.bytes % ROW_BYTES for step in steps) and unit % ROW_BYTES != 0
+
+    @cached_property
+    def memory_us(self) -> float:
+        """Time to move A, B and C once at the memory's rate of copies; 0 if the rate is not known."""
+        (m, n, k), rates = self.shape, self.arch.rates
+        if rates is None:
+            return 0.0
+        board = rates.boards[0]
+        a, b = (sum(one.dtype.bytes for one in side) for side in (self.form.rows_m, self.form.rows_n))
+        moved = (m * k * a + k * n * b + m * n * self.dtype.bytes) * self.items
+        return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
 
     def major(self, factor: Factor) -> str:
         """The contiguous dimension of an operand; see `majors`."""
@@ -228,6 +253,7 @@ class Question:
         span = factor.part.at[unit]
         return "k" if span == factor.depth else "mn" if span == factor.row else ""
 
+    @cached_property
     def transposed(self) -> Question:
         """The problem ``C^T = B^T @ A^T``: operands, rows and columns change places."""
         *batch, m, n, k = self.extents

@@ -151,15 +151,15 @@ class ScheduleOnMachine(ScheduleFacts):
     @cached_property
     def staging_needs(self) -> Needs:
         """Needs of the staging: loops that follow each other share memory, threads and registers."""
+        if len(self.form.loops) == 1:
+            return self.staging.needs(self)
         cases = [replace(self, form=one, schedule=schedule_of(one, self.schedule)) for one in self.form.loops]
-        first, *others = every = [
+        every = [
             (staging_of(one.schedule, decodes=False) if one.form.reads_inner else self.staging).needs(one)
             for one in cases
         ]
-        if not others:
-            return first
         return replace(
-            first,
+            every[0],
             buffers=(
                 *inner_buffers(self.form, self.rounded),
                 *shared_by_loops([one.buffers for one in every]),
@@ -196,7 +196,7 @@ class ScheduleOnMachine(ScheduleFacts):
         maps = (scale_maps(self.mma, at, scale, aligned=not schedule.balanced) for at, scale in scaled)
         scales = sum(spread.size_values for held in maps for spread in held)
         rows = sum(row_sum_plan(self.form, one, self.rounded).values for one in self.form.row_sums)
-        values += len(self.form.inner) * self.inner_mma.c().size_values
+        values += sum(self.inner_mma.c().size_values for _ in self.form.inner)
         return -(-values * schedule.atom.c_dtype.bytes // 4) + scales + rows
 
     @cached_property
@@ -214,7 +214,7 @@ class ScheduleOnMachine(ScheduleFacts):
         total = 0
         for buffer in self.shared:
             total = _up(total, buffer.align) + buffer.bytes
-        if not any(self._are_apart(*pair) for pair in combinations(self.shared, 2)):
+        if not self._has_phases or not any(self._are_apart(*pair) for pair in combinations(self.shared, 2)):
             return total
         # The largest buffer first, each as low as others leave room.
         placed: list[tuple[int, int, Buffer]] = []
@@ -229,17 +229,21 @@ class ScheduleOnMachine(ScheduleFacts):
             placed.append((at, at + buffer.bytes, buffer))
         return min(total, max(high for _, high, _ in placed))
 
-    def _are_apart(self, one: Buffer, other: Buffer) -> bool:
-        """Whether two buffers may lie in the same memory.
-
-        Results may lie in memory that was used before them if a barrier of the whole block comes between, if
-        only threads have used that memory, and if the block computes one tile.
-        """
-        schedule, kinds = self.schedule, {one.kind, other.kind}
+    @property
+    def _has_phases(self) -> bool:
+        """Whether a block computes one tile, and its barriers separate the uses of buffers."""
+        schedule = self.schedule
         if schedule.stores_by_groups or self.is_persistent or not self.target.machine_code:
             return False
-        if schedule.is_clustered:  # a barrier of a cluster holds the threads of all its blocks
-            return False
+        return not schedule.is_clustered  # a barrier of a cluster holds the threads of all its blocks
+
+    def _are_apart(self, one: Buffer, other: Buffer) -> bool:
+        """Whether two buffers of a block with phases may lie in the same memory.
+
+        Results may lie in memory that was used before them if a barrier of the whole block comes between, and
+        if only threads have used that memory.
+        """
+        schedule, kinds = self.schedule, {one.kind, other.kind}
         if schedule.atom.asynchronous and RING in kinds:
             return False
         if self.run and kinds == {TICKET, RING}:  # only some threads copy scales of groups into the ring

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import TypeAlias
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
 
 from tilewright.argument_checks import Count, is_integer, is_whole, legal, one_of
-from tilewright.calls import is_constant, launches
+from tilewright.calls import Signature, is_constant, launches
 from tilewright.errors import LaunchError, LayoutError, close_to, shown
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.limits import COPIES, STAGES, WARPS
@@ -139,6 +139,10 @@ EPILOGUES: dict[str, type[EpilogueTraits]] = {}
 
 REDUCTIONS: dict[str, type[ReductionTraits]] = {}
 """The reductions of split K by the names of the field `reduction`; see `resources.REDUCTION_CLASSES`."""
+
+
+_tiled = lru_cache(maxsize=1024)(TiledMma)
+"""Cached, because the candidates of a choice have the same few tiles."""
 
 
 def declare(
@@ -304,6 +308,9 @@ class Schedule:
     fold: Fold = "online"
 
     def __post_init__(self) -> None:
+        _, *plain = vars(self).values()
+        if is_constant(tuple(plain)):  # no field is converted
+            return
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):
             if not is_constant(extents := getattr(self, name)):
                 object.__setattr__(self, name, tuple(int(extent) for extent in extents))
@@ -327,7 +334,7 @@ class Schedule:
                 f"{groups} groups cannot share the {m} rows of a tile equally; nearest legal choice: "
                 f"{-(-m // groups) * groups} rows"
             )
-        return TiledMma(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
+        return _tiled(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
 
     @property
     def staging_class(self) -> type[StagingTraits]:
@@ -437,3 +444,23 @@ class Schedule:
             elif getattr(self, field.name) != field.default:
                 said.append(f"{field.name}={self.spelled(field.name)}")
         return f"tw.Schedule({', '.join(said)})"
+
+
+_SIGNATURE: Signature = Schedule.__init__.signature  # type: ignore[attr-defined]
+
+
+def changed(schedule: Schedule, **fields: Any) -> Schedule:
+    """`dataclasses.replace` for a schedule; it checks these fields only, because the others were checked.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> changed(Schedule(MMA_F16, (128, 128, 32)), stages=3)
+        tw.Schedule(tw.atoms.MMA_F16, (128, 128, 32), stages=3)
+    """
+    known = {name: value for name, value in vars(schedule).items() if name in Schedule.__dataclass_fields__}
+    if not fields.keys() <= known.keys() or _SIGNATURE.wrong((), fields):
+        return replace(schedule, **fields)  # raises the error
+    made = object.__new__(Schedule)
+    vars(made).update(known, **fields)
+    made.__post_init__()
+    return made

@@ -12,7 +12,7 @@ from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.schedule.load import Load, in_clusters
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.question import Candidate, Question, Splitting
-from tilewright.schedule.schedule import REDUCTIONS, SPLITS, Schedule
+from tilewright.schedule.schedule import REDUCTIONS, SPLITS, Schedule, changed
 
 CLUSTERS = (2, 4, 8)
 """Numbers of parts of K to try if the blocks of the parts are a cluster."""
@@ -57,7 +57,7 @@ def split_schedule(
         decodes: whether groups decode an operand in registers.
     """
     if split_k == 1:
-        return replace(plain, reduction=reduction)
+        return changed(plain, reduction=reduction)
     if plain.roles in ("ping-pong", "alternating") or plain.cluster != (1, 1):
         return None
     rows, columns, _ = plain.mma.tile
@@ -65,7 +65,7 @@ def split_schedule(
         return None
     keeps_registers = split_k == "stream" or (decodes and rows * columns > MOST_DECODED_SUMS)
     is_buffered = REDUCTIONS[reduction].takes_buffers
-    return replace(
+    return changed(
         plain,
         split_k=split_k,
         reduction=reduction,
@@ -118,7 +118,7 @@ def sharing(load: Load) -> Iterator[Schedule]:
     for cluster in CLUSTERS_THAT_SHARE:
         blocks = in_clusters(question.processors, prod(cluster))
         if blocks and not any(count % of for count, of in zip(load.tiles_along, cluster, strict=True)):
-            yield replace(schedule, cluster=cluster, blocks=blocks)
+            yield changed(schedule, cluster=cluster, blocks=blocks)
 
 
 def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
@@ -138,7 +138,7 @@ def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedul
     model = TF32 if TF32.applies(load) else RING
     most = inf if FMA.applies(load) or FMA_OF_SEVERAL.applies(load) else MORE_PAYS * model.time_us(load)
     for beside in range(2, load.resident + 1):
-        made = replace(schedule, blocks=beside * schedule.blocks)
+        made = changed(schedule, blocks=beside * schedule.blocks)
         if most == inf or model.time_us(Load(question, made)) < most:
             yield made
 
@@ -170,7 +170,7 @@ def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate
     """
     tried = [way.schedule]
     if way.schedule.is_clustered:  # whose blocks hold sums besides the ring
-        tried += [replace(way.schedule, stages=stages) for stages in range(way.schedule.stages - 1, 1, -1)]
+        tried += [changed(way.schedule, stages=stages) for stages in range(way.schedule.stages - 1, 1, -1)]
     asked = question.form, question.classes, question.arch
     schedule = next((one for one in tried if not reasons(one, *asked)), None)
     if schedule is None or schedule == way.schedule:
@@ -204,7 +204,7 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
             promote = period_of(depth) // plain.block_k
             if not promote:  # a step is longer than a period
                 return
-            plain = replace(plain, promote=promote)
+            plain = changed(plain, promote=promote)
         if split_k is None:
             yield plain
         if question.form.scaled_every and not is_fixed:
@@ -224,7 +224,7 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
     for parts in tried:
         made = split_schedule(plain, parts, question.processors, reduction, decodes=question.decodes)
         if made is not None and not is_fixed and not runs_at_once(Load(question, made)):
-            made = replace(plain, reduction=reduction)  # periods are added in the same order in one part
+            made = changed(plain, reduction=reduction)  # periods are added in the same order in one part
         if made is not None:
             yield made
 

@@ -22,7 +22,6 @@ from tilewright.schedule.load import (
     Load,
     TileSide,
     in_clusters,
-    is_cut,
     resident_blocks,
 )
 from tilewright.schedule.needs import ROW_BYTES
@@ -358,7 +357,7 @@ class WorkCounts:
         """Times of the bytes from the second-level cache: all of them, and those of cut rows."""
         fetched = [(factor, side.inside * side.row_bytes, blocks) for factor, side, blocks in self.sides]
         us = self.units * self.unit_steps / self.load.processors / FILL_BYTES / self.board.clock_mhz
-        cut = sum(moved for factor, moved, _ in fetched if is_cut(self.question, factor))
+        cut = sum(moved for factor, moved, _ in fetched if self.question.is_cut(factor))
         return sum(moved / blocks for _, moved, blocks in fetched) * us, cut * us
 
     @property

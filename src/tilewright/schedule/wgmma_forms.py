@@ -10,7 +10,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.estimate import BULK
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.family_estimates import FormEstimate
-from tilewright.schedule.load import Load, is_cut
+from tilewright.schedule.load import Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import BAND, Question
 from tilewright.schedule.schedule import Schedule
@@ -223,4 +223,4 @@ def is_scaled_by_tile(question: Question) -> bool:
 
 def cached_row_us(question: Question, factor: Factor) -> float:
     """Time of 128 bytes of an operand from the cache; rows that do not begin at a line take two lines."""
-    return CUT_ROW_US if is_cut(question, factor) else ROW_US
+    return CUT_ROW_US if question.is_cut(factor) else ROW_US
