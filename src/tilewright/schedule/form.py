@@ -226,6 +226,21 @@ class Form:
         return self.flow.stores
 
     @cached_property
+    def blocks(self) -> tuple[Store, ...]:
+        """The stores along rows and columns."""
+        return tuple(store for store in self.stores if {self.m, self.n} <= {*store.at})
+
+    @cached_property
+    def lines(self) -> tuple[Store, ...]:
+        """The stores along rows only, or along columns only."""
+        return tuple(store for store in self.stores if not {self.m, self.n} <= {*store.at})
+
+    @cached_property
+    def reductions(self) -> tuple[Reduce, ...]:
+        """The reductions along rows and along columns of the result."""
+        return tuple(node for node in self.flow.walk() if isinstance(node, Reduce))
+
+    @cached_property
     def mirrored(self) -> tuple[Store, ...]:
         """The stores above the diagonal: the second store of an array, with rows and columns exchanged."""
         arrays = [store.operand for store in self.stores]
@@ -368,6 +383,8 @@ def spec_of(flow: Flow, operand: Operand, specs: Mapping[str, TensorSpec]) -> Te
         specs: the classes of the arrays, by name.
     """
     spec = specs[operand.name]
+    if not operand.transforms:
+        return spec
     is_kept = bool(operand.indices) or all(isinstance(one, Broadcast) for one in operand.transforms)
     if is_kept and (kept := kept_rows(spec, operand.transforms)) is not None:
         return kept
@@ -536,10 +553,7 @@ def added_arrivals(form: Form) -> tuple[Arrival, ...]:
 
 def has_slices(form: Form) -> bool:
     """Whether slices of results are independent: nothing is reduced, or stored along one dimension only."""
-    whole = {form.m, form.n}
-    return all(whole <= {*store.at} for store in form.stores) and not any(
-        isinstance(node, Reduce) for node in form.flow.walk()
-    )
+    return not form.lines and not form.reductions
 
 
 # ---------------------------------------------------------------- reductions across tiles
@@ -555,10 +569,10 @@ def reduced_in_parts(form: Form) -> tuple[Reduce, ...]:
     Two conditions must hold.  Only results along rows or along columns depend on them.  No reduction depends
     on another one, except a sum of powers that are shifted by their maximum.
     """
-    found = [node for node in form.flow.walk() if isinstance(node, Reduce)]
+    found = form.reductions
     if form.lists or form.flow.grouped is not None or not found:
         return ()
-    stored = [node for store in form.stores if is_block(form, store) for node in walk(store.value)]
+    stored = [node for store in form.blocks for node in walk(store.value)]
     if any(isinstance(node, Reduce) for node in stored):
         return ()
     for node in found:
@@ -566,12 +580,7 @@ def reduced_in_parts(form: Form) -> tuple[Reduce, ...]:
         shift = shift_of(node)
         if inner and (shift is None or inner != [shift[0]]):
             return ()
-    return tuple(found)
-
-
-def is_block(form: Form, store: Store) -> bool:
-    """Whether a result is stored along rows and columns."""
-    return {form.m, form.n} <= {*store.at}
+    return found
 
 
 def shift_of(node: Reduce) -> tuple[Reduce, str] | None:

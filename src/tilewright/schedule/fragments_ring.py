@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import i4
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let
@@ -283,7 +282,7 @@ class AlongK(Fragments):
         if len(facts.form.totals) > 1:
             several = f"{len(facts.form.totals)} sums for each element"
             yield "groups", f"{text}, with {several}", "groups=1", product
-        if any(isinstance(node, Reduce) for node in facts.form.flow.walk()):
+        if facts.form.reductions:
             yield "groups", f"{text}; a reduction needs all warps of the block at once", "groups=1", product
 
     @contextmanager

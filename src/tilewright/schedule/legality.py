@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 from tilewright.arch import BULK, Arch
-from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
+from tilewright.dataflow.nodes import SUMMED, TF32
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
@@ -53,9 +53,7 @@ from tilewright.schedule.skipping import kept_results, square
 
 def reduced(case: ScheduleOnMachine) -> Reasons:
     """A reduced dimension lies within the tile of one group, which has more than one element along it."""
-    for node in case.form.flow.walk():
-        if not isinstance(node, Reduce):
-            continue
+    for node in case.form.reductions:
         dim = 0 if node.argument.axes[node.axis] == case.form.m else 1
         what = f"{node.combine} along {(case.form.m, case.form.n)[dim].name}"
         if dim == 0 and case.schedule.cooperating > 1 and not case.schedule.across:

@@ -124,6 +124,8 @@ class Load:
         Every launch computes the same number from its extents.
         """
         steps, schedule = self.steps, self.schedule
+        if not schedule.is_split:
+            return 1
         along = zip(self.tiles_along, schedule.cluster, strict=True)
         # Tiles that only fill a cluster count too.
         whole = prod(-(-count // blocks) * blocks for count, blocks in along)
@@ -184,12 +186,12 @@ class Load:
     def sides(self) -> tuple[TileSide, TileSide]:
         """The operands along the rows and along the columns of a tile."""
         form = self.question.form.arranged(self.schedule.swap_ab)
-        k, depth = self.question.shape[2], self.schedule.block_k
-        rows, columns = (
-            TileSide(tile, min(tile, most), depth * factor.dtype.bytes, k * most * factor.dtype.bytes)
-            for tile, most, factor in zip(self.schedule.tile, self.extents, (form.a, form.b), strict=False)
+        k, (rows, columns, depth), (m, n) = self.question.shape[2], self.schedule.tile, self.extents
+        a, b = form.a.dtype.bytes, form.b.dtype.bytes
+        return (
+            TileSide(rows, min(rows, m), depth * a, k * m * a),
+            TileSide(columns, min(columns, n), depth * b, k * n * b),
         )
-        return rows, columns
 
     @property
     def cut_rows(self) -> tuple[bool, bool]:
@@ -213,15 +215,13 @@ class Load:
     @property
     def streamed(self) -> float:
         """Share of the operands' bytes that only one block or cluster reads; these leave the cache first."""
-        form = self.question.form
-        if form.batch or any(factor.part.operand.transforms for factor in form.factors):
+        if not self.question.has_whole_operands:
             return 0.0
-        beside = zip(self.tiles_along, self.schedule.cluster, strict=True)
-        across, along = (-(-tiles // blocks) for tiles, blocks in beside)
-        readers = zip(self.sides, (along, across), strict=True)
-        sizes = [(side.array_bytes, count) for side, count in readers]
-        once = sum(size for size, count in sizes if count == 1 and size <= MOST_STREAMED)
-        return once / max(sum(size for size, _ in sizes), 1)
+        once, sizes = 0, [side.array_bytes for side in self.sides]
+        (across, beside), (blocks_m, blocks_n) = self.tiles_along, self.schedule.cluster
+        for size, readers, blocks in zip(sizes, (beside, across), (blocks_n, blocks_m), strict=True):
+            once += size if 0 < readers <= blocks and size <= MOST_STREAMED else 0
+        return once / max(sum(sizes), 1)
 
     # ------------------------------------------------------------ occupancy
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import isqrt
 
 from tilewright.arch import BULK, REFERENCE
-from tilewright.dataflow.nodes import Reduce, Span
+from tilewright.dataflow.nodes import Span
 from tilewright.dtypes import DType
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.facts import Reasons
@@ -133,7 +133,7 @@ def shared_bytes(case: ScheduleOnMachine) -> Reasons:
 
 def _if_rows_fit(case: ScheduleOnMachine) -> str:
     """The condition on a smaller tile if elements need a reduction over their whole row or column."""
-    spans = (node.argument.axes[node.axis] for node in case.form.flow.walk() if isinstance(node, Reduce))
+    spans = (node.argument.axes[node.axis] for node in case.form.reductions)
     reduced = dict.fromkeys(span.name for span in spans if span is not None)
     if not reduced or case.schedule.across:
         return ""

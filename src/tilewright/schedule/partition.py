@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.dataflow.nodes import ArrayPart, Arrival, Reduce
+from tilewright.dataflow.nodes import ArrayPart, Arrival
 from tilewright.lang.control import let
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
@@ -614,7 +614,7 @@ class Shares(DataParallel):
         if facts.is_bulk or schedule.epilogue_class.is_buffered:
             text = "balanced=True; bulk copies need whole tiles"
             yield "balanced", text, 'balanced=False, or staging="cp_async" and epilogue="direct"', product
-        if any(isinstance(node, Reduce) for node in facts.form.flow.walk()):
+        if facts.form.reductions:
             text = "balanced=True; reductions need whole tiles"
             yield "balanced", text, "balanced=False", product
 

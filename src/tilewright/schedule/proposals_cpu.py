@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tilewright.dataflow.nodes import SUMMED, Reduce
+from tilewright.dataflow.nodes import SUMMED
 from tilewright.dtypes import DType
 from tilewright.schedule.panels_ring import decoded_depth
 from tilewright.schedule.partition import share
@@ -112,7 +112,8 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 def _tiles(question: Question) -> Iterator[Candidate]:
     """The tile with the least estimated time, then all others in the order of their estimates."""
-    balanced = not question.stores_lines and question.form.flow.grouped is None and not _reduces(question)
+    form = question.form
+    balanced = not question.stores_lines and form.flow.grouped is None and not form.reductions
     shape, threads = question.shape, question.processors
     chosen = tile_for(shape, threads, question.covered, balanced=balanced)
     start = START if question.items > 1 else 0
@@ -133,16 +134,11 @@ def _tiles(question: Question) -> Iterator[Candidate]:
         yield Candidate(made, time, "another tile", tuple(against[:1]))
 
 
-def _reduces(question: Question) -> bool:
-    """Whether the result is reduced along rows or columns."""
-    return any(isinstance(node, Reduce) for node in question.form.flow.walk())
-
-
 def _is_dense(question: Question) -> bool:
     """Whether the result is a whole matrix: no groups, lists, reductions or stores along one dimension."""
     form = question.form
     one_by_one = form.flow.grouped is None and not form.lists and not question.stores_lines
-    return one_by_one and not _reduces(question)
+    return one_by_one and not form.reductions
 
 
 def _in_dots(question: Question) -> Iterator[Candidate]:

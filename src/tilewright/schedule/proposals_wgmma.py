@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, islice, product
 from math import inf
 
 from tilewright.schedule.bulk import SETS, part_depth
@@ -197,22 +197,26 @@ def copied_forms(question: Question) -> Iterator[Candidate]:
         load = Load(question, whole)
         if ELEMENTS.pieces(load) > min(MOST_PIECES, MOST_HELD - load.case.accumulators):
             continue
-        schedules, known = [whole], 1
+        loads = [load]
         for beside in BLOCKS_BESIDE:  # K in parts, for each number of parts that blocks have room for
             split = split_schedule(whole, "auto", beside * question.processors)
-            if split is not None and (parts := Load(question, split).parts) > known:
-                known = parts
-                schedules.append(split)
-        for schedule in schedules:
-            load, (rows, columns, depth) = Load(question, schedule), schedule.tile
+            if split is not None and (parted := Load(question, split)).parts > loads[-1].parts:
+                loads.append(parted)
+        for load in loads:
+            schedule, (rows, columns, depth) = load.schedule, load.schedule.tile
             rule = f"threads copy tiles of {rows} x {columns}, {depth} deep, by {schedule.staging}"
             rule += f", {rule_of(load)}" if schedule.is_split else ""
             made = Candidate(schedule, ELEMENTS.time_us(load), rule)
             found.append((made.estimate * (DOUBT if schedule.is_split else 1), made))
     ranked = sorted(found, key=lambda one: one[0])
-    legal = [(us, one) for us, one in ranked if not reasons(one.schedule, *asked)]
-    near = [one for us, one in found if (us, one) in legal and us <= NEARLY * legal[0][0]]
-    yield from dict.fromkeys([*near[:1], *(one for _, one in legal[:MOST_COPIED])])
+    legal = ((us, one) for us, one in ranked if not reasons(one.schedule, *asked))
+    few = islice(legal, MOST_COPIED)
+    if (fastest := next(few, None)) is None:
+        return
+    near = (one for us, one in found if us <= NEARLY * fastest[0])
+    first = next(one for one in near if not reasons(one.schedule, *asked))
+    yield first
+    yield from (one for _, one in chain((fastest,), few) if one is not first)
 
 
 def _copied(question: Question) -> Iterator[Schedule]:

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import ArrayPart, Operand, Reduce, Span
+from tilewright.dataflow.nodes import ArrayPart, Operand, Span
 from tilewright.dtypes import FP8, DType
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
@@ -189,11 +189,10 @@ class Question:
         inner = {self.form.m, self.form.n}
         return any(isinstance(node, ArrayPart) and inner <= {*node.at} for node in self.form.flow.walk())
 
-    @cached_property
+    @property
     def stores_lines(self) -> bool:
         """Whether a result is stored along rows only, or along columns only."""
-        inner = {self.form.m, self.form.n}
-        return any(not inner <= {*store.at} for store in self.form.stores)
+        return bool(self.form.lines)
 
     @cached_property
     def covered(self) -> tuple[int, int]:
@@ -210,11 +209,15 @@ class Question:
         """Rows and columns along which the result is reduced; else 0."""
         m, n, _ = self.shape
         least = [0, 0]
-        for node in self.form.flow.walk():
-            if isinstance(node, Reduce):
-                rows = node.argument.axes[node.axis] == self.form.m
-                least[0 if rows else 1] = m if rows else n
+        for node in self.form.reductions:
+            rows = node.argument.axes[node.axis] == self.form.m
+            least[0 if rows else 1] = m if rows else n
         return least[0], least[1]
+
+    @cached_property
+    def has_whole_operands(self) -> bool:
+        """Whether the operands are whole arrays, not batch items or views."""
+        return not self.form.batch and not any(one.part.operand.transforms for one in self.form.factors)
 
     @cached_property
     def majors(self) -> tuple[str, str]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.control import when
@@ -228,7 +227,7 @@ class Alternating(Registers):
             copied = f"{what}, whose groups copy operands without decoding them"
             text = f"{copied}; {computed[0]} must be decoded"
             yield "roles", text, alone, product
-        if any(isinstance(node, Reduce) for node in form.flow.walk()):
+        if form.reductions:
             text = f"{what}; a reduction needs all warps of the block at once"
             yield "roles", text, alone, product
 

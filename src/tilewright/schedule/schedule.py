@@ -450,7 +450,7 @@ _SIGNATURE: Signature = Schedule.__init__.signature  # type: ignore[attr-defined
 
 
 def changed(schedule: Schedule, **fields: Any) -> Schedule:
-    """`dataclasses.replace` for a schedule; it checks these fields only, because the others were checked.
+    """`dataclasses.replace` for a schedule; it checks and converts these fields only.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -458,9 +458,9 @@ def changed(schedule: Schedule, **fields: Any) -> Schedule:
         tw.Schedule(tw.atoms.MMA_F16, (128, 128, 32), stages=3)
     """
     known = {name: value for name, value in vars(schedule).items() if name in Schedule.__dataclass_fields__}
-    if not fields.keys() <= known.keys() or _SIGNATURE.wrong((), fields):
-        return replace(schedule, **fields)  # raises the error
+    is_plain = fields.keys() <= known.keys() and is_constant(tuple(fields.values()))
+    if not is_plain or _SIGNATURE.wrong((), fields) is not None:
+        return replace(schedule, **fields)
     made = object.__new__(Schedule)
     vars(made).update(known, **fields)
-    made.__post_init__()
     return made

@@ -415,6 +415,8 @@ def _common_factor(rest: Int, right: Int) -> int:
 
 def _at_most(left: Int, right: Int) -> bool | None:
     """Return whether ``left <= right`` is proved."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left <= right
     gap = expand(add(right, mul(left, -1)))
     if lowest(gap) >= 0:
         return True

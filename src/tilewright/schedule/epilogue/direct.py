@@ -26,7 +26,6 @@ from tilewright.schedule.form import (
     added_arrivals,
     extent_of,
     has_slices,
-    is_block,
     reduced_in_parts,
 )
 from tilewright.schedule.needs import PARTIAL, Buffer, Needs, tickets
@@ -71,7 +70,7 @@ class DirectEpilogue(EpilogueTraits):
         schedule, form = facts.schedule, facts.form
         lanes = facts.arch.lanes if schedule.atom.asynchronous else schedule.atom.lanes
         scratch: dict[tuple[tuple[int, ...], DType], Buffer] = {}
-        for node, held, dim in reduced_tiles(form, facts.mma.c()):
+        for node, held, dim in reduced_tiles(form, facts.mma):
             if (shape := scratch_shape(held, dim, lanes)) is not None:
                 kind = wide(node.dtype)
                 scratch[shape, kind] = Buffer("partial", PARTIAL, (schedule.storing_groups, *shape), kind)
@@ -105,8 +104,8 @@ class DirectEpilogue(EpilogueTraits):
         self.views = Views(form, arguments, partition)
         extents = (extent_of(form, arguments, form.m), extent_of(form, arguments, form.n))
         self.reductions = Reductions(form, schedule, extents)
-        self.blocks = [store for store in form.stores if is_block(form, store)]
-        self.lines = [store for store in form.stores if not is_block(form, store)]
+        self.blocks = form.blocks
+        self.lines = form.lines
         """The results with only rows or only columns."""
 
         self.across: list[tuple[Across, list[Store]]] = []

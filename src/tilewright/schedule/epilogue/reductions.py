@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tilewright.dataflow.nodes import Reduce, Span
 from tilewright.dtypes import DType, limits
 from tilewright.errors import Location, TraceError
+from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.scalars import Index, unwrap, unwrap_condition
@@ -41,7 +42,7 @@ class Reductions:
     def __init__(self, form: Form, schedule: Schedule, extents: tuple[Index, Index]) -> None:
         self.form, self.schedule, self.extents = form, schedule, extents
         self._scratch: dict[tuple[tuple[int, ...], DType], Tensor] = {}
-        for node, held, dim in reduced_tiles(form, schedule.mma.c()):
+        for node, held, dim in reduced_tiles(form, schedule.mma):
             self._scratch_for(held, dim, wide(node.dtype))
             if schedule.across:
                 continue
@@ -104,20 +105,19 @@ class Reductions:
         return self._scratch[shape, kind]
 
 
-def reduced_tiles(form: Form, spread: Distribution) -> Iterator[tuple[Reduce, Distribution, int]]:
+def reduced_tiles(form: Form, mma: TiledMma) -> Iterator[tuple[Reduce, Distribution, int]]:
     """The reductions of a flow, each with the map of the tile that it reduces, and the dimension.
 
     Args:
         form: the form of the computation.
-        spread: the map of a tile of the result.
+        mma: the tiled MMA of a tile of the result.
     """
-    for node in form.flow.walk():
-        if isinstance(node, Reduce):
-            axes = node.argument.axes
-            pairs = zip((form.m, form.n), spread.shape, strict=True)
-            shape = tuple(extent if span in axes else 1 for span, extent in pairs)
-            held = spread if shape == spread.shape else spread.projected(shape)
-            yield node, held, 0 if axes[node.axis] == form.m else 1
+    for node in form.reductions:
+        axes, spread = node.argument.axes, mma.c()
+        pairs = zip((form.m, form.n), spread.shape, strict=True)
+        shape = tuple(extent if span in axes else 1 for span, extent in pairs)
+        held = spread if shape == spread.shape else spread.projected(shape)
+        yield node, held, 0 if axes[node.axis] == form.m else 1
 
 
 def scratch_shape(held: Distribution, dim: int, lanes: int) -> tuple[int, ...] | None:

@@ -50,7 +50,7 @@ from tilewright.schedule.epilogue.direct import (
 )
 from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.form import Form, above_sums, has_slices, is_block
+from tilewright.schedule.form import Form, above_sums, has_slices
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.registers_ring import meet_all
@@ -452,10 +452,9 @@ class Storer:
 
 def results_of(facts: ScheduleFacts) -> Iterator[tuple[Store, StagedResult]]:
     """The results with rows and columns, which pass through shared memory."""
-    for store in facts.form.stores:
-        if is_block(facts.form, store):
-            along_rows = store_unit(facts, store) == facts.form.m
-            yield store, StagedResult(f"s{store.operand.name}", store.operand.dtype, along_rows)
+    for store in facts.form.blocks:
+        along_rows = store_unit(facts, store) == facts.form.m
+        yield store, StagedResult(f"s{store.operand.name}", store.operand.dtype, along_rows)
 
 
 def store_unit(facts: ScheduleFacts, store: Store) -> Span | None:
