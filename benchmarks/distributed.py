@@ -161,7 +161,7 @@ class Worker:
             took, _ = self.measured({"copy": copy})
             self.wait()
             self.dist.barrier()
-            memory.run(turn.released(), self.torch.cuda.current_stream())
+            memory.run(turn.released(), self.torch.cuda.current_stream().cuda_stream)
         return size_bytes / took["copy"].us.median / 1e3
 
     # ------------------------------------------------------------ problems
@@ -234,7 +234,8 @@ class Worker:
         import tilewright.distributed as td
 
         torch, dist, functional = self.torch, self.dist, self.torch.nn.functional
-        mlp = td.ParallelGatedMLP(width, inner, sequence_parallel=True, dtype=self.kind, device=self.device)
+        words = {"sequence_parallel": True, "equal_rows": True}  # the peers exchange no headers either
+        mlp = td.ParallelGatedMLP(width, inner, **words, dtype=self.kind, device=self.device)
         x = self.drawn(m // self.ranks, width, seed=self.rank).requires_grad_(backward)
         dy = self.drawn(m // self.ranks, width, seed=50 + self.rank)
         weights = [one.detach().requires_grad_(backward) for one in mlp.parameters()]

@@ -34,8 +34,8 @@ from tests.distributed.ranks import GPUS, Failed, failures, run_ranks
 import tilewright as tw
 import tilewright.distributed as td
 import tilewright.torch as tt
-from tilewright.distributed.calls import multiply_and_add, multiply_arriving, multiply_leaving, scattering
-from tilewright.distributed.exchange import AwaitCounter, RankCall, ranks_of
+from tilewright.distributed.calls import ArrivingProduct, LeavingProduct, OwnProduct, scattering, sums_of
+from tilewright.distributed.exchange import AwaitCounter, RankCall, SetCounter, ranks_of
 from tilewright.distributed.peers import PeerMemory, memory_of
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
@@ -51,7 +51,7 @@ CALLS = 51
 def held(size_bytes: int) -> Iterator[tuple[RankCall, PeerMemory]]:
     """Hold the default group, with peers' memory of a size."""
     with ranks_of(None).call("a test", 60.0) as call:
-        memory = memory_of(call, torch.empty(1), size_bytes)
+        memory = memory_of(call, torch.empty(1, device="cuda"), size_bytes)
         assert memory is not None, ranks_of(None).memory.reason
         yield call, memory
 
@@ -100,12 +100,14 @@ def arriving(rank: int, size: int) -> None:
             )
             sizes, first = list(td.shares(m, size)), list[torch.Tensor]()
             with held(wholes[0].nbytes) as (call, memory):
+                begin = rank * memory.pieces(sizes, k * b.element_size())
+                product = ArrivingProduct(begin, "relu", has_bias=True, sums=sums_of(b))
                 for turn in range(CALLS):
                     whole = wholes[turn % DATA]
                     delay(turn, rank)
                     out = torch.full((m, n), float("nan"), dtype=dtype)
                     with memory.gathering(call, whole.split(sizes)[rank].contiguous(), sizes) as rows:
-                        multiply_arriving(rows, b, out, bias, "relu")
+                        product.run(rows, b, out, bias)
                     if turn < DATA:
                         wide = whole.to(f64)
                         expected = torch.relu(wide @ b.to(f64) + bias.to(f64))
@@ -122,6 +124,8 @@ def not_awaited(rank: int, size: int) -> None:
     wholes, b = sets(m, k, dtype=torch.bfloat16), sets(k, n, dtype=torch.bfloat16)[0]
     sizes = list(td.shares(m, size))
     with held(wholes[0].nbytes) as (call, memory):
+        begin = rank * memory.pieces(sizes, k * b.element_size())
+        product = ArrivingProduct(begin, None, has_bias=False, sums=sums_of(b))
         for turn in range(4):
             whole, out = wholes[turn % DATA], torch.empty(m, n, dtype=torch.bfloat16)
             dist.barrier()
@@ -131,7 +135,7 @@ def not_awaited(rank: int, size: int) -> None:
             with memory.gathering(call, whole.split(sizes)[rank].contiguous(), sizes) as rows:
                 if is_wrong:  # as if the rows were there already
                     rows.counters.view(torch.int32).fill_(1)
-                multiply_arriving(rows, b, out, None, None)
+                product.run(rows, b, out, None)
                 torch.cuda.current_stream().synchronize()
                 expected = whole.to(f64) @ b.to(f64)
                 is_right = bool(((out.to(f64) - expected).abs() < 1).all())
@@ -148,6 +152,7 @@ def leaving(rank: int, size: int) -> None:
             lefts = [sets(rows * size, k + other, dtype=dtype, seed=other) for other in range(size)]
             rights = [sets(k + other, n, dtype=dtype, seed=other) for other in range(size)]
             first = list[torch.Tensor]()
+            left, own = LeavingProduct(size, rank), OwnProduct(size, rank, sums_of(rights[rank][0]))
             with held(size * rows * n * sums.itemsize) as (call, memory):
                 for turn in range(CALLS):
                     at = turn % DATA
@@ -155,10 +160,9 @@ def leaving(rank: int, size: int) -> None:
                     out = torch.full((rows, n), float("nan"), dtype=dtype)
                     with memory.scattering(call, rows, n, sums) as parts:
                         parts.local.fill_(float("nan"))
-                        multiply_leaving(parts, lefts[rank][at], rights[rank][at])
+                        left.run(parts, lefts[rank][at], rights[rank][at])
                         parts.send()
-                        own = lefts[rank][at].split(rows)[rank]
-                        multiply_and_add(parts, own, rights[rank][at], out)
+                        own.run(parts, lefts[rank][at], rights[rank][at], out)
                     if turn < DATA:
                         mine = [one[at].split(rows)[rank].to(f64) for one in lefts]
                         others = [one[at].to(f64) for one in rights]
@@ -197,7 +201,7 @@ def stores_to_peers(rank: int, size: int) -> None:
             delay(turn, rank)
             left = lefts[rank][turn % DATA].view(2, rows, k)[owners]
             scattering(left, b, parts, sent, 1)
-            stream = torch.cuda.current_stream()
+            stream = torch.cuda.current_stream().cuda_stream
             waits = [AwaitCounter(counted.ready(rank, 40 + peer), turn + 1) for peer in range(2)]
             memory.run(waits, stream)
             for peer in range(2):
@@ -206,36 +210,96 @@ def stores_to_peers(rank: int, size: int) -> None:
             torch.cuda.synchronize()
             dist.barrier()
         for place in (data, counted):
-            memory.run(place.released(), torch.cuda.current_stream())
+            memory.run(place.released(), torch.cuda.current_stream().cuda_stream)
 
 
-def host_times(rank: int, size: int) -> None:
-    """Print where the host's time of small calls goes."""
-    a, b = torch.randn(128, 64, dtype=torch.bfloat16), torch.randn(64, 96, dtype=torch.bfloat16)
-    calls = {
-        "all_gather_matmul": lambda: td.all_gather_matmul(a, b, sizes=[128] * size),
-        "matmul_reduce_scatter": lambda: td.matmul_reduce_scatter(a, b),
-        "matmul_reduce_scatter, bf16 on the wire": lambda: td.matmul_reduce_scatter(a, b, wire_dtype=a.dtype),
-    }
-    for name, call in calls.items():
-        for _ in range(20):
-            call()
+def host_us(call: Callable[[], object], calls: int = 10) -> float:
+    """Microseconds of the host for a call: the median over groups of calls that the GPU's queue can hold."""
+    took = []
+    for turn in range(23):
         torch.cuda.synchronize()
         dist.barrier()
         begin = time.perf_counter()
-        for _ in range(200):
+        for _ in range(calls):
             call()
-        took = (time.perf_counter() - begin) * 1e6 / 200
+        took += [(time.perf_counter() - begin) * 1e6 / calls] if turn >= 3 else []
+    return median(took)
+
+
+def host_times(rank: int, size: int) -> None:
+    """Print where the host's time of small calls goes.
+
+    The mode of `torch.set_default_device` is off meanwhile: it looks at each operation of PyTorch.
+    """
+    kind, device = torch.bfloat16, torch.device("cuda", rank)
+    a, dy, b = (torch.randn(*shape, dtype=kind) for shape in ((128, 64), (128, 64), (64, 96)))
+    whole, leaf = torch.empty(128 * size, 64, dtype=kind), b.clone().requires_grad_()
+    own = torch.empty(128 // size, 96, dtype=kind)
+    mlp = td.ParallelGatedMLP(64, 96, sequence_parallel=True, equal_rows=True, dtype=kind, device=device)
+    x, words = a.clone().requires_grad_(), {"sizes": [128] * size}
+    calls: dict[str, Callable[[], object]] = {
+        "all_gather_matmul": lambda: td.all_gather_matmul(a, b, **words),
+        "matmul_reduce_scatter": lambda: td.matmul_reduce_scatter(a, b),
+        "matmul_reduce_scatter, bf16 on the wire": lambda: td.matmul_reduce_scatter(a, b, wire_dtype=kind),
+        "matmul_all_reduce": lambda: td.matmul_all_reduce(a, b),
+        "all_gather_matmul, with a gradient": lambda: td.all_gather_matmul(x, leaf, **words),
+        "a gated MLP": lambda: mlp(a),
+        "a gated MLP, forward and backward": lambda: torch.autograd.grad(mlp(x), [x, *mlp.parameters()], dy),
+        "NCCL + cuBLAS: all-gather, product": lambda: (dist.all_gather_into_tensor(whole, a), whole @ b),
+        "NCCL + cuBLAS: product, reduce-scatter": lambda: dist.reduce_scatter_tensor(own, a @ b),
+    }
+    torch.set_default_device(None)
+    try:
+        for name, call in calls.items():
+            took = host_us(call)
+            if rank == 0:
+                print(f"{took:7.0f} µs of the host for each call: {name}", flush=True)
+        for name, took in driver_us(rank, size).items():
+            if rank == 0:
+                print(f"{took:7.1f} µs of the host: {name}", flush=True)
+        for name in list(calls)[:2]:
+            with Profile() as found:
+                for _ in range(100):
+                    calls[name]()
+            torch.cuda.synchronize()
+            text = StringIO()
+            Stats(found, stream=text).sort_stats("tottime").print_stats(30)
+            if rank == 0:
+                print(name, text.getvalue(), flush=True)
+    finally:
+        torch.set_default_device(device)
+
+
+def driver_us(rank: int, size: int) -> dict[str, float]:
+    """Microseconds of the host for each function of the driver that a call uses."""
+    made, source = dict[str, float](), torch.ones(1 << 14, dtype=torch.uint8, device="cuda")
+    with held(1 << 20) as (_, memory):
+        turn, stream, event = memory._turn(), torch.cuda.current_stream().cuda_stream, memory._event()
+        own, peer = memory.address(turn.data(rank)), memory.address(turn.data((rank + 1) % size))
+        counter = turn.ready(rank, 0)
+        at = memory.address(counter)
+        writes = [SetCounter(turn.ready(rank, index), 0) for index in range(8)]
+        call = CUDA_DRIVER.call
+        of_driver: dict[str, Callable[[], object]] = {
+            "cuCtxGetCurrent": lambda: call("cuCtxGetCurrent"),
+            "cuStreamIsCapturing": lambda: CUDA_DRIVER.is_capturing(memory.side),
+            "cuEventRecord": lambda: call("cuEventRecord", event, stream),
+            "cuStreamWaitEvent": lambda: call("cuStreamWaitEvent", stream, event, 0),
+            "cuStreamWriteValue32": lambda: call("cuStreamWriteValue32", stream, at, 0, 0),
+            "cuStreamWaitValue32": lambda: call("cuStreamWaitValue32", stream, at, 0, 0),
+            "cuStreamBatchMemOp, one wait": lambda: memory.run([AwaitCounter(counter, 0)], stream),
+            "cuStreamBatchMemOp, eight writes": lambda: memory.run(writes, stream),
+            "cuMemsetD32Async": lambda: call("cuMemsetD32Async", at, 0, 64, stream),
+            "cuMemcpyAsync, this GPU": lambda: call("cuMemcpyAsync", own, source.data_ptr(), 1 << 14, stream),
+            "cuMemcpyAsync, peer": lambda: call("cuMemcpyAsync", peer, source.data_ptr(), 1 << 14, stream),
+            "torch.Tensor.new_empty": lambda: source.new_empty(1 << 14),
+        }
+        for name, one in of_driver.items():
+            made[name] = host_us(one, 20)
         torch.cuda.synchronize()
         dist.barrier()
-        with Profile() as found:
-            for _ in range(100):
-                call()
-        torch.cuda.synchronize()
-        text = StringIO()
-        Stats(found, stream=text).sort_stats("tottime").print_stats(18)
-        if rank == 0:
-            print(f"{name}: {took:.0f} µs of the host for each call", text.getvalue(), flush=True)
+        memory.run(turn.released(), stream)
+    return made
 
 
 def grows(rank: int, size: int) -> None:
@@ -379,7 +443,7 @@ def rates(rank: int, size: int) -> dict[str, float]:
             made[name] = round(size_bytes / took / 1e6, 1)
         torch.cuda.synchronize()
         dist.barrier()
-        memory.run(turn.released(), torch.cuda.current_stream())
+        memory.run(turn.released(), stream)
     for m, n, k in ((8192, 28672 // size, 4096), (4096, 6144 // size, 4096), (8192, 57344 // size, 8192)):
         for name, call in gathers(m, n, k, rank, size).items():
             made[f"all-gather {m}x{n}x{k}, {name}, ms"] = round(timed(call), 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +64,7 @@ class Ranks:
             if isinstance(step, exchange.ClearCounters):
                 assert plan.index(step) == 0
                 assert step.first.offset // 4 % (2 * exchange.MOST_COUNTERS) == 0
+                assert step.extent == self.ranks * (1 + self.at % 2)  # the counters of all pieces
                 continue
             counter = self.counters(step.counter)
             if isinstance(step, exchange.AwaitCounter):
@@ -85,18 +86,13 @@ class Ranks:
             slot = epoch % exchange.SLOTS
             turn = exchange.SlotUse(rank, self.ranks, slot, epoch, last[slot], self.slot_bytes)
             last[slot] = epoch
-            free = self.steps(turn.released())
+            free = self.steps(turn.released(self.ranks * pieces))
             main += free if self.released_first else []
             if at % 3 != 1:
                 own = self.a[at].reshape(self.ranks, self.rows, k)[rank]
                 side += self.steps(exchange.shards_to_peers(turn, sizes, 4 * k, pieces), own)
+                main += self.steps(exchange.shard_to_itself(turn, sizes, 4 * k, pieces), own)
                 whole = self.view(turn.data(rank), (m, k))
-                main.append(tw.testing.send(own, whole[rank * self.rows :][: self.rows]))
-                posts = [
-                    exchange.SetCounter(turn.ready(rank, rank * pieces + piece), exchange.ARRIVED)
-                    for piece in range(pieces)
-                ]
-                main += self.steps(posts)
                 ready = self.counters(turn.ready(rank, 0), self.ranks * pieces)
                 given = (
                     whole,
@@ -211,20 +207,12 @@ def test_an_ending_that_does_not_wait_for_a_part_is_found(monkeypatch: pytest.Mo
     assert not any("deadlock" in str(one) for one in findings)
 
 
-def test_the_counter_of_an_empty_shard_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counter_of_an_empty_shard_is_awaited() -> None:
     """Else it could be set after the call has cleared it, and a later call would not wait for its rows."""
-    whole, b, awaited = torch.ones(1, 3), torch.ones(3, 2), list[int]()
-
-    def arrivals() -> Iterator[int]:
-        awaited.append(1)
-        yield 1
-
-    monkeypatch.setattr(products, "multiply_arriving", lambda *_: None)
-    rows: Any = SimpleNamespace(whole=whole, sizes=[1, 0], arrivals=arrivals)
-    ranks: Any = SimpleNamespace(rank=0, size=2)
-    [y] = products._products_of_arriving_rows(How("gathered", ranks), rows, [b], [{}])
-    assert awaited == [1]
-    assert y.tolist() == [[3.0, 3.0]]
+    b, ranks = torch.ones(3, 2), SimpleNamespace(rank=0, size=2)
+    how: Any = How("gathered", ranks)
+    for sizes, is_one in (((1, 1), True), ((1, 0), False), ((1, 2), False)):
+        assert products._is_one_kernel(how, torch.ones(1, 3), [b], sizes) == is_one
 
 
 def test_an_own_part_keeps_the_dtype_of_sums() -> None:

@@ -7,9 +7,9 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from tilewright.lang.program import by_name
 from tilewright.ops import matmul as of_matmul
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.runtime.plans import Plan
 from tilewright.torch.layers import scaled_by_kernels
 from tilewright.torch.registry import dtype_of
 from tilewright.torch.terms import result_like, scaled_like
@@ -436,29 +437,6 @@ def is_served(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and a.dtype in MULTIPLIED and bool(a.numel()) and bool(b.numel())
 
 
-def multiply_arriving(
-    rows: ArrivingRows, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None, activation: str | None
-) -> None:
-    """``out = activation(rows @ b + bias)``; a tile waits for the shards of its rows, this rank's first."""
-    sums, terms = f64 if b.dtype == torch.float64 else f32, {} if bias is None else {"bias": bias.detach()}
-    multiply = gathering(Ending(tuple(terms), activation, None, sums))
-    turn = rows.turn
-    multiply(rows.whole, b, *terms.values(), out, rows.counters, turn.rank * rows.pieces, ARRIVED)
-
-
-def multiply_leaving(parts: LeavingParts, a: torch.Tensor, b: torch.Tensor) -> None:
-    """``parts = a @ b`` without this rank's own part; counts each piece when it is stored.
-
-    The parts of the next rank come first, and those of the first ranks follow in a second launch.
-    """
-    (pieces, rows, _), own, each = parts.local.shape, parts.turn.rank, parts.pieces
-    rows_of_a = a.unflatten(0, (pieces, rows))
-    for begin, end in ((own + 1, parts.turn.ranks), (0, own)):
-        if begin < end:
-            some = slice(begin * each, end * each)
-            scattering(rows_of_a[some], b, parts.local[some], parts.counters[some], 0)
-
-
 @lru_cache(256)
 def adding_to_own(count: int, own: int, ending: Ending) -> Kernel:
     """Return the kernel of ``Y = P0 + ... + A B + ...`` with terms: the product is part ``own`` of ``count``.
@@ -485,36 +463,165 @@ def adding_to_own(count: int, own: int, ending: Ending) -> Kernel:
     return _recorded(declared, added)
 
 
-def multiply_and_add(
-    parts: LeavingParts,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    activation: str | None = None,
-    derivative: str | None = None,
-    beta: float | None = None,
-    terms: Mapping[str, torch.Tensor] = {},
-) -> None:
+class KnownLaunch:
+    """Launches of a kernel on arrays that differ in nothing but their addresses.
+
+    Args:
+        kernel: the kernel, whose first parameter is an array.
+        numbers: its arguments after the arrays.
+    """
+
+    def __init__(self, kernel: Kernel, numbers: Sequence[float] = ()) -> None:
+        self._kernel, self._numbers = kernel, (*numbers,)
+        self._plan: Plan | None = None
+        self._after: tuple[Any, ...] = ()
+
+    def forget(self, executable: Any = None) -> None:
+        """Drop the launch; the next call plans it again."""
+        self._plan = None
+
+    def __call__(
+        self, pointers: tuple[int, ...], like: torch.Tensor, arrays: Callable[[], Sequence[torch.Tensor]]
+    ) -> None:
+        """Launch on PyTorch's current stream.
+
+        Args:
+            pointers: the addresses of the arrays.
+            like: a tensor on the same device.
+            arrays: returns the arrays; called for the first launch, which checks them.
+        """
+        plan = self._plan
+        if plan is None:
+            given = arrays()
+            plan, found = self._kernel.bind().planned((*given, *self._numbers), None)
+            if (*found,) != pointers:
+                raise AssertionError(f"{self._kernel}: arrays at {found}, not at {list(pointers)}")
+            # A launch reads the type of its first array, and the numbers.
+            self._after = (*([None] * (len(given) - 1)), *self._numbers)
+            plan.prepared.executable.holders.add(self)
+            self._plan = plan
+        plan.prepared.launch((like, *self._after), pointers, None)
+
+
+class ArrivingProduct:
+    """``out = activation(rows @ b + bias)``; a tile waits for the shards of its rows, this rank's first.
+
+    Args:
+        first: the first piece of this rank's rows.
+        activation: as in `matmul`.
+        has_bias: whether a bias is added.
+        sums: the dtype of the sums.
+    """
+
+    def __init__(self, first: int, activation: str | None, *, has_bias: bool, sums: DType) -> None:
+        ending = Ending(("bias",) if has_bias else (), activation, None, sums)
+        self._launch = KnownLaunch(gathering(ending), (first, ARRIVED))
+
+    def run(self, rows: ArrivingRows, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Launch the kernel."""
+        terms = () if bias is None else (bias,)
+        whole, counters = rows.addresses
+        pointers = (whole, b.data_ptr(), *(one.data_ptr() for one in terms), out.data_ptr(), counters)
+
+        def arrays() -> list[torch.Tensor]:
+            return [rows.whole, b.detach(), *(one.detach() for one in terms), out, rows.counters]
+
+        self._launch(pointers, out, arrays)
+
+
+class LeavingProduct:
+    """``parts = a @ b`` without this rank's own part; counts each piece when it is stored.
+
+    The parts of the next rank come first, and those of the first ranks follow in a second launch.
+
+    Args:
+        ranks: the number of ranks.
+        rank: this rank.
+    """
+
+    def __init__(self, ranks: int, rank: int) -> None:
+        runs = (rank + 1, ranks), (0, rank)
+        self._runs = [(*run, KnownLaunch(scattering, (0,))) for run in runs if run[0] < run[1]]
+
+    def run(self, parts: LeavingParts, a: torch.Tensor, b: torch.Tensor) -> None:
+        """Launch the kernel; ``a`` is a matrix with the rows of all ranks."""
+        local, each, sent = parts.local, parts.pieces, parts.sent
+        pieces, rows, _ = local.shape
+        of_a, of_parts = a.stride(0) * rows * a.element_size(), local.nbytes // pieces
+        starts = a.data_ptr(), local.data_ptr()
+
+        def arrays(some: slice) -> list[torch.Tensor]:
+            rows_of_a = a.detach().unflatten(0, (pieces, rows))
+            return [rows_of_a[some], b.detach(), local[some], parts.counters[some]]
+
+        for begin, end, launch in self._runs:
+            at = begin * each
+            pointers = starts[0] + at * of_a, b.data_ptr(), starts[1] + at * of_parts, sent + 4 * at
+            launch(pointers, local, partial(arrays, slice(at, end * each)))
+
+
+class OwnProduct:
     """``out = activation(sum of all ranks' parts + beta * c + bias) * multiply + residual``, rounded once.
 
     This rank's part is ``a @ b``; parts are added in the order of the ranks.
 
     Args:
-        parts: the parts that ranks send each other.
-        a: this rank's rows.
-        b: the second operand.
-        out: tensor (M, N), which is written.
+        ranks: the number of ranks.
+        rank: this rank.
+        sums: the dtype of the sums.
         activation: as in `add_parts`.
         derivative: as in `add_parts`.
         beta: as in `add_parts`.
-        terms: as in `add_parts`.
+        terms: names of the arrays among the terms.
     """
-    sums, turn = f64 if b.dtype == torch.float64 else f32, parts.turn
-    ending = Ending(tuple(name for name in TERMS if name in terms), activation, derivative, sums)
-    peers, inbox = [rank for rank in range(turn.ranks) if rank != turn.rank], parts.inbox
-    numbers = [1.0 if beta is None else beta] if "c" in terms else []
-    multiply = adding_to_own(turn.ranks, turn.rank, ending)
-    counters = [parts.arrivals(rank) for rank in peers]
-    arrays = [*(inbox[rank] for rank in peers), *counters, *(terms[name] for name in ending.terms)]
-    multiply(a, b, *arrays, out, *numbers)
+
+    def __init__(
+        self,
+        ranks: int,
+        rank: int,
+        sums: DType,
+        activation: str | None = None,
+        derivative: str | None = None,
+        beta: float | None = None,
+        terms: Collection[str] = (),
+    ) -> None:
+        ending = Ending(tuple(name for name in TERMS if name in terms), activation, derivative, sums)
+        self._peers = [peer for peer in range(ranks) if peer != rank]
+        self._terms = ending.terms
+        numbers = [1.0 if beta is None else beta] if "c" in terms else []
+        self._launch = KnownLaunch(adding_to_own(ranks, rank, ending), numbers)
+
+    def run(
+        self,
+        parts: LeavingParts,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        terms: Mapping[str, torch.Tensor] = {},
+    ) -> None:
+        """Launch the kernel.
+
+        Args:
+            parts: the parts that ranks send each other.
+            a: a matrix with the rows of all ranks.
+            b: the second operand.
+            out: tensor (M, N) of this rank's rows, which is written.
+            terms: tensors by the names of `TERMS`.
+        """
+        first = len(out) * parts.turn.rank
+        inbox, counters = zip(*map(parts.addresses, self._peers), strict=True)
+        after = (*(terms[name].data_ptr() for name in self._terms), out.data_ptr())
+        start = a.data_ptr() + first * a.stride(0) * a.element_size()
+
+        def arrays() -> list[torch.Tensor]:
+            received, ready = parts.inbox, [parts.arrivals(peer) for peer in self._peers]
+            added = [terms[name] for name in self._terms]
+            own = a.detach()[first : first + len(out)]
+            return [own, b.detach(), *(received[peer] for peer in self._peers), *ready, *added, out]
+
+        self._launch((start, b.data_ptr(), *inbox, *counters, *after), out, arrays)
+
+
+def sums_of(operand: torch.Tensor) -> DType:
+    """Return the dtype in which the kernels over ranks add products of an operand's dtype."""
+    return f64 if operand.dtype == torch.float64 else f32

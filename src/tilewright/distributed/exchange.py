@@ -36,6 +36,9 @@ HEADER_BYTES = 2048
 MOST_AGREED = 4096
 """Largest number of headers that a rank remembers as compared."""
 
+MOST_KNOWN = 256
+"""Largest number of calls whose launches a rank keeps."""
+
 _OTHERS_S = 0.02
 """Seconds that a rank whose wait has failed still gives each other rank, to name all that are missing."""
 
@@ -137,6 +140,32 @@ def facts_of(argument: Any) -> Any:
     return type(argument), argument
 
 
+def exact(argument: Any) -> Any:
+    """Return a hashable value that is equal for arguments that launches cannot tell apart, but for addresses.
+
+    Raises:
+        TypeError: an argument is a tensor of a subclass, or cannot be compared.
+        RuntimeError: a tensor has no strides, or no memory.
+
+    Example:
+        >>> exact([torch.ones(2, 3), None]) == exact([torch.zeros(2, 3), None])
+        True
+        >>> exact(torch.ones(2, 3)) == exact(torch.ones(3, 2).mT)
+        False
+    """
+    kind = type(argument)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        at = argument.data_ptr() & 15
+        return argument.shape, argument.stride(), argument.dtype, argument.device, at, argument.is_neg()
+    if kind is list or kind is tuple:
+        return tuple(map(exact, argument))
+    if kind is dict:
+        return (*argument, *map(exact, argument.values()))
+    if isinstance(argument, torch.Tensor):
+        raise TypeError
+    return argument.hex() if kind is float else (kind, argument)  # zeros of both signs are equal
+
+
 class Ranks:
     """The ranks of one process group, seen by one of them; a copy is the same object.
 
@@ -155,6 +184,7 @@ class Ranks:
         self.failed = ""
         self._lock = RLock()
         self.agreed: set[str] = set()
+        self.known: dict[Any, Any] = {}
         self.described: dict[Any, Described] = {}
         self.maps_peers = True
         self.memory: Any = None  # a `PeerMemory`, once a call needs it
@@ -188,6 +218,14 @@ class Ranks:
                 self.described.clear()
             found = self.described[key] = describe()
         return found
+
+    def keep(self, key: Any, record: Any) -> None:
+        """Keep what later calls with a key repeat; None: the call has no key."""
+        if key is None:
+            return
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        self.known[key] = record
 
     @contextmanager
     def call(self, name: str, timeout: float | None) -> Iterator[RankCall]:
@@ -306,6 +344,7 @@ class RankCall:
         self._compare(headers)
         if len(ranks.agreed) >= MOST_AGREED:
             ranks.agreed.clear()  # on all ranks at the same call
+            ranks.known.clear()  # their calls exchange no headers
         ranks.agreed.add(agreed)
         return [one["own"] for one in headers]
 
@@ -578,9 +617,9 @@ class SlotUse:
         """Yield the other ranks, forwards or backwards from this one."""
         return ((self.rank + step * turn) % self.ranks for turn in range(1, self.ranks))
 
-    def released(self) -> list[ClearCounters | SetCounter]:
+    def released(self, counters: int = MOST_COUNTERS) -> list[ClearCounters | SetCounter]:
         """Clear the counters of the pieces, then tell all peers that this rank no longer reads its slot."""
-        cleared = ClearCounters(self.ready(self.rank, 0), MOST_COUNTERS)
+        cleared = ClearCounters(self.ready(self.rank, 0), counters)
         return [cleared, *(SetCounter(self.free(peer, self.rank), self.epoch) for peer in self.peers(1))]
 
     def vacant(self, peer: int) -> list[AwaitCounter]:
@@ -607,6 +646,14 @@ def shards_to_peers(turn: SlotUse, sizes: Sequence[int], row_bytes: int, pieces:
             sent = SendBytes(piece * each, each, target, counter, ARRIVED)
             steps.append(sent if each else SetCounter(counter, ARRIVED))
     return steps
+
+
+def shard_to_itself(turn: SlotUse, sizes: Sequence[int], row_bytes: int, pieces: int) -> list[Step]:
+    """Copy this rank's shard into its own slot; arguments are those of `shards_to_peers`."""
+    rank, size = turn.rank, sizes[turn.rank] * row_bytes
+    first, *others = (turn.ready(rank, rank * pieces + piece) for piece in range(pieces))
+    sent = SendBytes(0, size, turn.data(rank, sum(sizes[:rank]) * row_bytes), first, ARRIVED)
+    return [sent if size else SetCounter(first, ARRIVED), *(SetCounter(one, ARRIVED) for one in others)]
 
 
 def parts_to_peers(turn: SlotUse, part_bytes: int, pieces: int, counts: Sequence[int]) -> list[Step]:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 from tilewright.distributed.exchange import (
-    ARRIVED,
     COUNTERS_BYTES,
     MOST_COUNTERS,
     SLOTS,
@@ -41,10 +40,12 @@ from tilewright.distributed.exchange import (
     arrived,
     parts_to_peers,
     pieces_of,
+    shard_to_itself,
     shards_to_peers,
 )
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.driver import UNTIMED
 from tilewright.runtime.gpu_memory import DeviceMemory
 from tilewright.targets.target import GPU
 
@@ -60,11 +61,65 @@ IPC_HANDLE_BYTES = 64
 AT_LEAST = 0
 """The flag of a wait for a value or more. Source: "CUDA Driver API", `CU_STREAM_WAIT_VALUE_GEQ`."""
 
+MOST_WRITTEN = 16
+"""Most counters that a stream clears one by one; it sets more by one fill, which is a kernel."""
+
+MOST_TOGETHER = 128
+"""Most waits and writes of one call of the driver. Source: "CUDA Driver API": fewer than 256."""
+
 MOST_EPOCHS = (1 << 31) - 1
 """Largest epoch; streams compare counters as signed numbers of 32 bits."""
 
 
 # ---------------------------------------------------------------- on CUDA streams
+
+
+def current_stream(index: int) -> int:
+    """Return the handle of PyTorch's current stream on a GPU."""
+    handle: int = torch._C._cuda_getCurrentRawStream(index)
+    return handle
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor lies on an NVIDIA GPU."""
+    return tensor.is_cuda and not torch.version.hip
+
+
+class CounterSteps:
+    """Waits for counters and writes to them, which one call of the driver enqueues together."""
+
+    def __init__(self) -> None:
+        self._made: list[Any] = []
+        self._count = 0
+        self._kinds: tuple[Any, Any] | None = None
+
+    def begin(self) -> None:
+        """Drop steps that an error has left."""
+        self._count = 0
+
+    def add(self, address: int, value: int, *, waits: bool) -> None:
+        """Add a wait until a counter has a value or more, or a write of the value."""
+        if self._kinds is None:
+            kinds = CUDA_DRIVER.bindings().CUstreamBatchMemOpType
+            self._kinds = kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32, kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
+        if self._count == len(self._made):
+            self._made.append(CUDA_DRIVER.bindings().CUstreamBatchMemOpParams())
+        one = self._made[self._count]
+        self._count += 1
+        step = one.waitValue if waits else one.writeValue
+        step.operation, step.flags = self._kinds[waits], AT_LEAST if waits else 0
+        step.address, step.value = address, value
+
+    def enqueue(self, stream: int) -> None:
+        """Enqueue the steps on a stream, in the order in which they were added; none are left."""
+        count, self._count = self._count, 0
+        if count:
+            CUDA_DRIVER.call("cuStreamBatchMemOp", stream, count, self._made[:count], 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the steps must be enqueued before the next is added."""
+        return self._count >= MOST_TOGETHER
 
 
 class _Bytes:
@@ -81,6 +136,11 @@ class _Bytes:
         }
 
 
+def tensor_at(memory: DeviceMemory, address: int, size_bytes: int) -> torch.Tensor:
+    """Return bytes of a GPU's memory as a tensor, which keeps the memory alive."""
+    return torch.as_tensor(_Bytes(memory, address, size_bytes), device=torch.device(GPU, memory.index))
+
+
 _MAPPED: list[DeviceMemory] = []
 """Memory that peers may have mapped. It stays here after its group ends: freeing it would be undefined."""
 
@@ -95,6 +155,7 @@ class PeerMemory:
 
     def __init__(self, call: RankCall, device: torch.device) -> None:
         self.device = device
+        self.index: int = torch.cuda.current_device() if device.index is None else device.index
         self.rank, self.size = call.ranks.rank, call.ranks.size
         self.epoch = 0
         self.last = [0] * SLOTS
@@ -102,7 +163,10 @@ class PeerMemory:
         self.slot_bytes = 0
         self.memory: DeviceMemory | None = None
         self._bases: dict[int, int] = {}
-        self._events: list[Any] = [None] * SLOTS
+        self.idle = deque[Any]()
+        self._steps = CounterSteps()
+        self._sent: Any = None
+        self._ends: list[Any] = [None] * SLOTS
         self._tensors: dict[Any, torch.Tensor] = {}
         self.reason = ""
 
@@ -114,11 +178,6 @@ class PeerMemory:
             CUDA_DRIVER.synchronize(self.index)
             self.reason = self._map(call, max(slot_bytes, 2 * self.slot_bytes))
         return not self.reason
-
-    @property
-    def index(self) -> int:
-        """The number of this rank's GPU."""
-        return torch.cuda.current_device() if self.device.index is None else self.device.index
 
     def _map(self, call: RankCall, slot_bytes: int) -> str:
         """Allocate, and map the memory of all peers; returns why that is impossible on any rank, or ""."""
@@ -145,7 +204,8 @@ class PeerMemory:
             _MAPPED.remove(self.memory)
         self.memory, self._bases, self.slot_bytes = memory, bases, size
         self.epoch, self.last, self.counts = 0, [0] * SLOTS, [0] * MOST_COUNTERS
-        self._events, self._tensors = [None] * SLOTS, {}
+        self._ends, self._tensors = [None] * SLOTS, {}
+        call.ranks.known.clear()  # they have addresses of the memory from before
         if memory is None or any(answers):
             with CUDA_DRIVER.current(self.index):
                 for rank, base in bases.items():
@@ -155,7 +215,8 @@ class PeerMemory:
             self.memory, self._bases, self.slot_bytes = None, {}, 0
             return next(filter(None, answers))
         _MAPPED.append(memory)
-        self.side = torch.cuda.Stream(self.device, priority=-1)
+        self._held = torch.cuda.Stream(self.device, priority=-1)
+        self.side: int = self._held.cuda_stream
         return ""
 
     def _allocated(self, size_bytes: int) -> tuple[DeviceMemory | None, dict[str, str]]:
@@ -166,8 +227,9 @@ class PeerMemory:
             memory.clear(0)
             with driver.current(self.index):
                 # A driver that does not let streams wait for memory says so here.
-                driver.call("cuStreamWriteValue32", 0, memory.address, 0, 0)
-                driver.call("cuStreamWaitValue32", 0, memory.address, 0, AT_LEAST)
+                self._steps.add(memory.address, 0, waits=False)
+                self._steps.add(memory.address, 0, waits=True)
+                self._steps.enqueue(0)
                 driver.synchronize(self.index)
                 handle = driver.call("cuIpcGetMemHandle", memory.address)
                 bus = driver.call("cuDeviceGetPCIBusId", 64, driver.call("cuDeviceGet", self.index))
@@ -196,11 +258,14 @@ class PeerMemory:
             return found
         assert self.memory is not None
         size = math.prod(shape) * dtype.itemsize
-        held = _Bytes(self.memory, self.memory.address + place.offset, size)
-        made = torch.as_tensor(held, device=torch.device(GPU, self.index)).view(dtype).view(*shape)
+        made = tensor_at(self.memory, self.memory.address + place.offset, size).view(dtype).view(*shape)
         if len(self._tensors) >= MOST_TENSORS:
             self._tensors.clear()
         return self._tensors.setdefault(key, made)
+
+    def pieces(self, sizes: Sequence[int], row_bytes: int) -> int:
+        """Return the pieces of each shard; see `pieces_of`."""
+        return pieces_of(sizes, row_bytes, self.size)
 
     def address(self, place: PeerByte) -> int:
         """Return the address of a byte in the address space of this rank's GPU."""
@@ -221,29 +286,40 @@ class PeerMemory:
         self.last[slot] = self.epoch
         return turn
 
-    def run(self, steps: Sequence[Step], stream: torch.cuda.Stream, source: int = 0) -> None:
-        """Enqueue steps.
+    def run(self, steps: Iterable[Step], stream: int, source: int = 0) -> None:
+        """Enqueue steps on a stream.
 
         Args:
             steps: the steps.
-            stream: the stream.
+            stream: the handle of the stream.
             source: the address of the tensor whose bytes are sent.
         """
-        driver, handle = CUDA_DRIVER, stream.cuda_stream
-        with driver.current(self.index):
-            for step in steps:
-                if isinstance(step, AwaitCounter):
-                    driver.call(
-                        "cuStreamWaitValue32", handle, self.address(step.counter), step.value, AT_LEAST
-                    )
+        with CUDA_DRIVER.current(self.index):
+            self._enqueue(steps, stream, source)
+
+    def _enqueue(self, steps: Iterable[Step], stream: int, source: int = 0) -> None:
+        """`run` while this rank's GPU is current."""
+        together, bases, call = self._steps, self._bases, CUDA_DRIVER.call
+        together.begin()
+        for step in steps:
+            if isinstance(step, SendBytes):
+                together.enqueue(stream)
+                target, offset = step.target
+                call("cuMemcpyAsync", bases[target] + offset, source + step.begin, step.size, stream)
+            elif isinstance(step, ClearCounters):
+                rank, offset = step.first
+                if step.extent > MOST_WRITTEN:
+                    together.enqueue(stream)
+                    call("cuMemsetD32Async", bases[rank] + offset, 0, step.extent, stream)
                     continue
-                if isinstance(step, ClearCounters):
-                    driver.call("cuMemsetD32Async", self.address(step.first), 0, step.extent, handle)
-                    continue
-                if isinstance(step, SendBytes):
-                    target = self.address(step.target)
-                    driver.call("cuMemcpyAsync", target, source + step.begin, step.size, handle)
-                driver.call("cuStreamWriteValue32", handle, self.address(step.counter), step.value, 0)
+                for at in range(step.extent):
+                    together.add(bases[rank] + offset + 4 * at, 0, waits=False)
+                continue
+            rank, offset = step.counter
+            together.add(bases[rank] + offset, step.value, waits=isinstance(step, AwaitCounter))
+            if together.is_full:
+                together.enqueue(stream)
+        together.enqueue(stream)
 
     @contextmanager
     def gathering(self, call: RankCall, own: torch.Tensor, sizes: Sequence[int]) -> Iterator[ArrivingRows]:
@@ -254,20 +330,18 @@ class PeerMemory:
             own: this rank's rows, a contiguous matrix.
             sizes: rows of all ranks.
         """
-        stream, row_bytes = torch.cuda.current_stream(self.index), own.shape[1] * own.element_size()
+        columns, source = own.shape[1], own.data_ptr()
+        row_bytes = columns * own.element_size()
         pieces = pieces_of(sizes, row_bytes, self.size)
-        with self._used(call, stream) as turn:
-            whole = self.tensor(turn.data(self.rank), (sum(sizes), own.shape[1]), own.dtype)
+        with self._used(call, self.size * pieces) as (turn, stream, begin):
             # Copies are enqueued before the kernel that waits for those of peers: streams may share a queue.
-            self.side.wait_stream(stream)
-            self.run(shards_to_peers(turn, sizes, row_bytes, pieces), self.side, own.data_ptr())
-            if (before := self._events[turn.slot]) is not None:
-                stream.wait_event(before)  # the last reader of the slot, on whatever stream that was
-            whole.split(list(sizes))[self.rank].copy_(own)
-            counters = self.address(turn.ready(self.rank, self.rank * pieces))
-            with CUDA_DRIVER.current(self.index):
-                CUDA_DRIVER.call("cuMemsetD32Async", counters, ARRIVED, pieces, stream.cuda_stream)
-            yield ArrivingRows(self, turn, whole, list(sizes), pieces, stream)
+            CUDA_DRIVER.call("cuStreamWaitEvent", self.side, begin, 0)
+            self._enqueue(shards_to_peers(turn, sizes, row_bytes, pieces), self.side, source)
+            if (before := self._ends[turn.slot]) is not None:
+                # The last reader of the slot, on whatever stream that was.
+                CUDA_DRIVER.call("cuStreamWaitEvent", stream, before, 0)
+            self._enqueue(shard_to_itself(turn, sizes, row_bytes, pieces), stream, source)
+            yield ArrivingRows(self, turn, tuple(sizes), columns, own.dtype, pieces, stream)
 
     @contextmanager
     def scattering(
@@ -281,38 +355,57 @@ class PeerMemory:
             columns: columns of each part.
             dtype: the dtype in which parts are sent.
         """
-        stream, device = torch.cuda.current_stream(self.index), torch.device(GPU, self.index)
         pieces = pieces_of([rows] * self.size, columns * dtype.itemsize, self.size)
-        with self._used(call, stream) as turn:
-            local = torch.empty((self.size * pieces, rows // pieces, columns), dtype=dtype, device=device)
+        with self._used(call, self.size * pieces) as (turn, stream, _):
+            shape = self.size * pieces, rows // pieces, columns
+            local = torch.empty(shape, dtype=dtype, device=self.device)
             for index in turn.sent_pieces(pieces):
                 self.counts[index] += 1
             # Calls before this one, on whatever stream: their counts of parts, and arrivals in the slot.
-            for before in filter(None, self._events):
-                stream.wait_event(before)
+            for before in self._ends:
+                if before is not None:
+                    CUDA_DRIVER.call("cuStreamWaitEvent", stream, before, 0)
             yield LeavingParts(self, turn, local, pieces, stream)
 
+    def _event(self) -> Any:
+        """Return an event of this rank's GPU that no call watches."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return CUDA_DRIVER.call("cuEventCreate", UNTIMED)
+
     @contextmanager
-    def _used(self, call: RankCall, stream: torch.cuda.Stream) -> Iterator[SlotUse]:
+    def _used(self, call: RankCall, counters: int) -> Iterator[tuple[SlotUse, int, Any]]:
         """Take the next slot; then tell the peers that this rank no longer reads it.
 
         Later work of the stream may write what was sent.
+
+        Args:
+            call: the call.
+            counters: counters of pieces, which are cleared at the end.
+
+        Yields:
+            The use of the slot; the handle of the current stream; and an event of its work before the call.
+            This rank's GPU is current meanwhile.
         """
-        begin, end, turn = torch.cuda.Event(), torch.cuda.Event(), self._turn()
-        begin.record(stream)
-        try:
-            yield turn
-        except BaseException as error:
-            # Pieces may come after their counters are cleared, so that a later call would not wait for them.
-            call.ranks.failed = f"{call} on rank {self.rank}: {type(error).__name__}: {error}"
-            raise
-        finally:
-            self.run(turn.released(), stream)
-            stream.wait_stream(self.side)
-            end.record(stream)
-            self._events[turn.slot] = end
-            text = f"{call} on rank {self.rank}: another rank did not come within {call.timeout:g} s"
-            WATCH.add(PendingCall(self.index, begin, end, call.timeout, text))
+        enqueue, turn, stream = CUDA_DRIVER.call, self._turn(), current_stream(self.index)
+        with CUDA_DRIVER.current(self.index):
+            begin, end = self._event(), self._event()
+            self._sent = self._sent or self._event()
+            enqueue("cuEventRecord", begin, stream)
+            try:
+                yield turn, stream, begin
+            except BaseException as error:
+                # Pieces may come after their counters are cleared: a later call would not wait for them.
+                call.ranks.failed = f"{call} on rank {self.rank}: {type(error).__name__}: {error}"
+                raise
+            finally:
+                self._enqueue(turn.released(counters), stream)
+                enqueue("cuEventRecord", self._sent, self.side)
+                enqueue("cuStreamWaitEvent", stream, self._sent, 0)
+                enqueue("cuEventRecord", end, stream)
+                self._ends[turn.slot] = end
+                WATCH.add(PendingCall(self, begin, end, call))
 
 
 @dataclass(frozen=True)
@@ -322,24 +415,37 @@ class ArrivingRows:
     Args:
         memory: the memory.
         turn: the call.
-        whole: the rows.
         sizes: rows of each rank.
+        columns: elements of a row.
+        dtype: dtype of the elements.
         pieces: pieces of each rank's rows.
-        stream: the stream of the call.
+        stream: the handle of the stream of the call.
     """
 
     memory: PeerMemory
     turn: SlotUse
-    whole: torch.Tensor
-    sizes: list[int]
+    sizes: tuple[int, ...]
+    columns: int
+    dtype: torch.dtype
     pieces: int
-    stream: torch.cuda.Stream
+    stream: int
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """The rows."""
+        return self.memory.tensor(self.turn.data(self.turn.rank), (sum(self.sizes), self.columns), self.dtype)
 
     @property
     def counters(self) -> torch.Tensor:
         """A counter for each piece, which is `ARRIVED` once the piece is there."""
         place = self.turn.ready(self.turn.rank, 0)
         return self.memory.tensor(place, (self.turn.ranks * self.pieces,), torch.uint32)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """The addresses of `whole` and of `counters`."""
+        me, turn = self.turn.rank, self.turn
+        return self.memory.address(turn.data(me)), self.memory.address(turn.ready(me, 0))
 
     def arrivals(self) -> Iterator[int]:
         """Return each other rank, in the order of a ring, after making the stream wait for its rows."""
@@ -362,19 +468,29 @@ class LeavingParts:
         local: tensor (ranks * pieces, rows of a piece, columns), which this rank stores; its own part may
             stay undefined.
         pieces: pieces of a part.
-        stream: the stream of the call.
+        stream: the handle of the stream of the call.
     """
 
     memory: PeerMemory
     turn: SlotUse
     local: torch.Tensor
     pieces: int
-    stream: torch.cuda.Stream
+    stream: int
 
     @property
     def counters(self) -> torch.Tensor:
         """A counter for each piece, which the kernel increments after its last tile."""
         return self.memory.tensor(self.turn.sent(0), (len(self.local),), torch.uint32)
+
+    @property
+    def sent(self) -> int:
+        """The address of `counters`."""
+        return self.memory.address(self.turn.sent(0))
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of the part of one rank."""
+        return self.local.nbytes // self.turn.ranks
 
     def take(self, stored: torch.Tensor) -> None:
         """Store all parts from a tensor with their rows in order, and count those of the peers."""
@@ -388,9 +504,8 @@ class LeavingParts:
 
         Copies are enqueued after the kernel whose counters they wait for: streams may share a queue.
         """
-        memory, (_, rows, columns) = self.memory, self.local.shape
-        size = self.pieces * rows * columns * self.local.element_size()
-        steps = parts_to_peers(self.turn, size, self.pieces, memory.counts)
+        memory = self.memory
+        steps = parts_to_peers(self.turn, self.part_bytes, self.pieces, memory.counts)
         memory.run(steps, memory.side, self.local.data_ptr())
 
     @property
@@ -404,6 +519,12 @@ class LeavingParts:
         """A counter for each piece from a peer, which is `ARRIVED` once the piece is there."""
         place = self.turn.ready(self.turn.rank, peer * self.pieces)
         return self.memory.tensor(place, (self.pieces,), torch.uint32)
+
+    def addresses(self, peer: int) -> tuple[int, int]:
+        """The addresses of a peer's part of `inbox`, and of its `arrivals`."""
+        me, turn = self.turn.rank, self.turn
+        part, counter = turn.data(me, peer * self.part_bytes), turn.ready(me, peer * self.pieces)
+        return self.memory.address(part), self.memory.address(counter)
 
     def wait(self) -> torch.Tensor:
         """Make the stream wait for the parts of all peers; return `inbox`."""
@@ -422,13 +543,27 @@ def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory
         slot_bytes: bytes that each rank receives at most, the same on all ranks.
     """
     ranks = call.ranks
-    if not like.is_cuda or torch.version.hip or not 1 < ranks.size <= MOST_COUNTERS or not slot_bytes:
+    if not is_on_gpu(like) or not 1 < ranks.size <= MOST_COUNTERS or not slot_bytes:
         return None
     if not ranks.maps_peers or torch.cuda.is_current_stream_capturing():
         return None
     memory: PeerMemory = ranks.memory or PeerMemory(call, like.device)
     ranks.memory = memory
     return memory if memory.reserve(call, slot_bytes) else None
+
+
+def known_call(call: RankCall, key: Any) -> Any:
+    """Return the record of an earlier call with this key; None if there is no record, or a graph is captured.
+
+    Args:
+        call: the call.
+        key: all that the record depends on, by `exact`; None: the call is not recorded.
+    """
+    ranks = call.ranks
+    found = None if key is None else ranks.known.get(key)
+    if found is None or not ranks.maps_peers or ranks.group is None:
+        return None
+    return None if torch.cuda.is_current_stream_capturing() else found
 
 
 def _host() -> str:
@@ -452,27 +587,35 @@ class PendingCall:
     """A call whose kernels may wait for peers.
 
     Args:
-        index: the GPU.
+        memory: the memory of this rank, whose GPU the kernels run on.
         begin: an event before them.
         end: an event after them.
-        seconds: how long they may wait.
-        text: the message if that time is over.
+        call: the call, with the seconds that they may wait.
         limit: the end of that time, by `time.monotonic`; None before the first kernel starts.
     """
 
-    index: int
+    memory: PeerMemory
     begin: Any
     end: Any
-    seconds: float
-    text: str
+    call: RankCall
     limit: float | None = None
 
+    def __str__(self) -> str:
+        where = f"{self.call} on rank {self.memory.rank}"
+        return f"{where}: another rank did not come within {self.call.timeout:g} s"
+
     def has_ended(self) -> bool:
-        """Return whether the call has ended; its time begins when its first kernel may start."""
-        with CUDA_DRIVER.current(self.index), CUDA_DRIVER.any_capture():
-            if self.limit is None and CUDA_DRIVER.has_passed(self.begin.cuda_event):
-                self.limit = time.monotonic() + self.seconds
-            return CUDA_DRIVER.has_passed(self.end.cuda_event)
+        """Return whether the call has ended; its time begins when its first kernel may start.
+
+        Later calls use the events again.  They may also wait for `end` meanwhile: it has come.
+        """
+        with CUDA_DRIVER.current(self.memory.index), CUDA_DRIVER.any_capture():
+            if CUDA_DRIVER.has_passed(self.end):
+                self.memory.idle.extend((self.begin, self.end))
+                return True
+            if self.limit is None and CUDA_DRIVER.has_passed(self.begin):
+                self.limit = time.monotonic() + self.call.timeout
+            return False
 
 
 class LateRanks:
@@ -501,7 +644,7 @@ class LateRanks:
                 self._pending.popleft()
             limit = self._pending[0].limit if self._pending else None
             if limit is not None and time.monotonic() > limit:
-                sys.stderr.write(f"RankError: {self._pending[0].text}; this process ends (timeout=)\n")
+                sys.stderr.write(f"RankError: {self._pending[0]}; this process ends (timeout=)\n")
                 sys.stderr.flush()
                 os._exit(EXIT_STATUS)
 

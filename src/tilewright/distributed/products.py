@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,7 +17,10 @@ from tilewright.distributed.calls import (
     ADDED,
     BLOCK,
     PARTS,
+    ArrivingProduct,
     How,
+    LeavingProduct,
+    OwnProduct,
     add_parts,
     check_dim,
     check_invariant,
@@ -27,15 +31,13 @@ from tilewright.distributed.calls import (
     check_term,
     check_wire,
     is_served,
-    multiply_and_add,
-    multiply_arriving,
-    multiply_leaving,
     of_shard,
     result_dtype,
     sums_dtype,
+    sums_of,
 )
-from tilewright.distributed.exchange import Described, RankCall, chunks, facts_of
-from tilewright.distributed.peers import ArrivingRows, memory_of
+from tilewright.distributed.exchange import Described, RankCall, chunks, exact, facts_of
+from tilewright.distributed.peers import PeerMemory, known_call, memory_of
 from tilewright.errors import LaunchError
 from tilewright.torch.terms import own_dtype
 
@@ -127,8 +129,13 @@ def gather_products(
             shared["scales of rows"] = f"{each} of {scale.dtype} for each row"
         return Described(shared, own)
 
-    key = "gathered", how.facts, facts_of([a, bs, terms]), tuple(gradients)
+    is_uneven = how.sizes is None and how.check is None
+    known_key = None if is_uneven else _key(how, a, bs, terms, kind, gradients)
     with how.ranks.call(how.name, how.timeout) as call:
+        known: KnownGather | None = known_call(call, known_key)
+        if known is not None:
+            return known.run(call, a, bs, terms), known.sizes
+        key = "gathered", how.facts, facts_of([a, bs, terms]), tuple(gradients)
         found = call.agree(
             a.device, lambda: how.ranks.recall(key, describe), how.check, is_uneven=how.sizes is None
         )
@@ -152,11 +159,16 @@ def gather_products(
         rows, depth = [math.prod((extent, *inner)) for extent in sizes], a.shape[-1]
         memory = memory_of(call, a, sum(rows) * depth * a.element_size()) if math.prod(lead) == 1 else None
         if memory is not None:
-            own = a.reshape(rows[how.ranks.rank], depth).contiguous()
             shape = (*lead, sum(sizes), *inner)
+            if _is_simple(how, bs, given) and _is_one_kernel(how, a, bs, rows):
+                known = KnownGather.of(how, memory, a, bs, given, (*sizes,), rows, shape)
+                how.ranks.keep(known_key, known)
+                return known.run(call, a, bs, terms), sizes
+            own = a.reshape(rows[how.ranks.rank], depth).contiguous()
             with memory.gathering(call, own, rows) as arriving:
                 if _is_simple(how, bs, given):
-                    ys = _products_of_arriving_rows(how, arriving, bs, given)
+                    shards, arrivals = arriving.whole.split(rows), arriving.arrivals()
+                    ys = _products_in_ring_order(how, shards, arrivals, bs, given)
                     return [y.view(*shape, y.shape[-1]) for y in ys], sizes
                 arriving.wait()
                 whole = arriving.whole.view(*shape, depth)
@@ -186,25 +198,89 @@ def _is_simple(how: How, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str
     return is_plain and all(one.keys() <= {"bias", "activation", "out_dtype"} for one in given)
 
 
-def _products_of_arriving_rows(
-    how: How, rows: ArrivingRows, bs: Sequence[torch.Tensor], given: Sequence[Mapping[str, Any]]
-) -> list[torch.Tensor]:
-    """Return the products of rows that are still arriving, from this rank's own rows on.
+def _is_one_kernel(how: How, a: torch.Tensor, bs: Sequence[torch.Tensor], rows: Sequence[int]) -> bool:
+    """Return whether one kernel multiplies all shards, and waits for each before it loads it.
 
-    One kernel multiplies all shards, and waits for each shard before it loads it.  Each shard has its own
-    product if the extents are not those of `torch.chunk`, if the kernel does not serve the dtype, or if a
-    shard is empty: the kernel would not wait for its counter, which could be set after this call cleared it.
+    Each shard has its own product if the extents are not those of `torch.chunk`, if the kernel does not serve
+    the dtype, or if a shard is empty: the kernel would not wait for its counter, which could be set after the
+    call cleared it.
     """
-    whole = rows.whole
-    is_even = tuple(rows.sizes) == chunks(len(whole), len(rows.sizes)) and 0 not in rows.sizes
-    if how.words or not is_even or not all(is_served(whole, b) for b in bs):
-        return _products_in_ring_order(how, whole.split(rows.sizes), rows.arrivals(), bs, given)
-    outs = list[torch.Tensor]()
-    for b, one in zip(bs, given, strict=True):
-        kind = result_dtype(how, one.get("out_dtype"), whole, b, one)
-        outs.append(whole.new_empty((len(whole), b.shape[-1]), dtype=kind))
-        multiply_arriving(rows, b.detach(), outs[-1], one.get("bias"), one.get("activation"))
-    return outs
+    is_even = tuple(rows) == chunks(sum(rows), len(rows)) and 0 not in rows
+    return not how.words and is_even and all(is_served(a, b) for b in bs)
+
+
+def _key(
+    how: How,
+    a: Any,
+    bs: Sequence[Any],
+    terms: Any,
+    kind: torch.dtype | None,
+    gradients: Sequence[bool],
+) -> Any:
+    """Return a key of calls that exchange no headers and launch the same kernels; None: the call has none."""
+    if how.check or how.invariant or how.words or how.scaled:
+        return None
+    options = how.name, how.dim, how.sizes, how.scatters, how.wire, how.check, kind, *gradients
+    try:
+        key = *options, exact(a), exact(bs), exact(terms)
+        hash(key)
+    except (TypeError, RuntimeError):  # the checks say what is wrong
+        return None
+    return key
+
+
+@dataclass(frozen=True)
+class KnownGather:
+    """All that calls of `gather_products` with one key share, if one kernel computes each product.
+
+    Args:
+        memory: the memory of this rank.
+        sizes: extents of the ranks' shards.
+        rows: rows of the ranks' shards, as matrices.
+        shape: shape of a result without its columns.
+        products: for each ``b`` its columns, the dtype of its result, and its launch.
+    """
+
+    memory: PeerMemory
+    sizes: tuple[int, ...]
+    rows: Sequence[int]
+    shape: tuple[int, ...]
+    products: Sequence[tuple[int, torch.dtype, ArrivingProduct]]
+
+    @classmethod
+    def of(
+        cls,
+        how: How,
+        memory: PeerMemory,
+        a: torch.Tensor,
+        bs: Sequence[torch.Tensor],
+        given: Sequence[Mapping[str, Any]],
+        sizes: tuple[int, ...],
+        rows: Sequence[int],
+        shape: tuple[int, ...],
+    ) -> KnownGather:
+        """Make it from the first call."""
+        first = how.ranks.rank * memory.pieces(rows, a.shape[-1] * a.element_size())
+        products = list[tuple[int, torch.dtype, ArrivingProduct]]()
+        for b, one in zip(bs, given, strict=True):
+            activation, has_bias = one.get("activation"), "bias" in one
+            product = ArrivingProduct(first, activation, has_bias=has_bias, sums=sums_of(b))
+            products.append((b.shape[-1], result_dtype(how, one.get("out_dtype"), a, b, one), product))
+        return cls(memory, sizes, rows, shape, products)
+
+    def run(
+        self, call: RankCall, a: torch.Tensor, bs: Sequence[torch.Tensor], terms: Sequence[Mapping[str, Any]]
+    ) -> list[torch.Tensor]:
+        """Gather the rows and multiply them; return the products."""
+        own, outs = a, list[torch.Tensor]()
+        if a.dim() != 2 or not a.is_contiguous():
+            own = a.detach().reshape(self.rows[call.ranks.rank], a.shape[-1]).contiguous()
+        with self.memory.gathering(call, own, self.rows) as arriving:
+            for b, one, (columns, kind, product) in zip(bs, terms, self.products, strict=True):
+                outs.append(a.new_empty((*self.shape, columns), dtype=kind))
+                flat = outs[-1] if len(self.shape) == 1 else outs[-1].view(-1, columns)
+                product.run(arriving, b, flat, one.get("bias"))
+        return outs
 
 
 def _products_in_ring_order(
@@ -298,19 +374,24 @@ def reduce_products(
         }
         return Described(shared, {"depths": [int(a.shape[-1]) for a, _ in pairs]}, (shape, made))
 
-    key = "sums", how.facts, facts_of([pairs, terms]), kind, tuple(gradients)
+    [(a, b), *more] = pairs
+    known_key = None if more else _key(how, a, [b], terms, kind, gradients)
     with how.ranks.call(how.name, how.timeout) as call:
-        found = call.agree(pairs[0][0].device, describe, how.check, is_uneven=how.invariant, key=key)
+        known: KnownSum | None = known_call(call, known_key)
+        if known is not None:
+            return known.run(call, a, b, terms)
+        key = "sums", how.facts, facts_of([pairs, terms]), kind, tuple(gradients)
+        found = call.agree(a.device, describe, how.check, is_uneven=how.invariant, key=key)
         shape, made = call.found
-        cuts = [_cuts(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
-
-        [(a, b), *more] = pairs
+        extents = SumExtents.of(how, shape, sums_dtype(how, pairs), made)
         is_plain = not (more or how.words or how.scaled or how.invariant) and b.dim() == 2
-        factors = None
-        if is_plain and is_served(a, b):
-            factors = a.detach().reshape(-1, a.shape[-1]), b.detach()
-        how_to_add = (shape, sums_dtype(how, pairs), made, terms)
-        return _summed(call, how, a, lambda: _partial_sums(how, pairs, cuts, shape), factors, *how_to_add)
+        memory = memory_of(call, a, extents.slot_bytes)
+        if memory is not None and is_plain and is_served(a, b):
+            known = KnownSum.of(memory, extents, b, terms)
+            how.ranks.keep(known_key, known)
+            return known.run(call, a, b, terms)
+        cuts = [_cuts(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
+        return _summed(call, extents, memory, a, lambda: _partial_sums(how, pairs, cuts, shape), terms)
 
 
 def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.Tensor:
@@ -339,84 +420,170 @@ def sum_rows(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch
     with how.ranks.call(how.name, how.timeout) as call:
         call.agree(x.device, describe, how.check, is_uneven=False, key=key)
         partial = x.detach().movedim(how.dim, 0).contiguous()
-        return _summed(call, how, x, lambda: partial, None, x.shape, x.dtype, x.dtype, {})
+        extents = SumExtents.of(how, x.shape, x.dtype, x.dtype)
+        memory = memory_of(call, x, extents.slot_bytes)
+        return _summed(call, extents, memory, x, lambda: partial, {})
+
+
+@dataclass(frozen=True)
+class SumExtents:
+    """Shapes and dtypes of a sum over ranks.
+
+    Args:
+        how: how ranks compute it.
+        shape: shape of the whole sum.
+        moved: the shape with the cut dimension first; without scattering, of the rows as a matrix.
+        sizes: the ranks' extents of the first dimension of ``moved``.
+        rows: rows of this rank, as a matrix.
+        sums: dtype of the partial sums.
+        kind: dtype of the result.
+        wire: dtype in which ranks send partial sums.
+        slot_bytes: bytes that copy engines write to each rank; 0: ranks exchange messages.
+    """
+
+    how: How
+    shape: tuple[int, ...]
+    moved: tuple[int, ...]
+    sizes: tuple[int, ...]
+    rows: int
+    sums: torch.dtype
+    kind: torch.dtype
+    wire: torch.dtype
+    slot_bytes: int
+
+    @classmethod
+    def of(cls, how: How, shape: Sequence[int], sums: torch.dtype, kind: torch.dtype) -> SumExtents:
+        """Derive them from the shape of the whole sum."""
+        dim, columns, ranks = how.dim, shape[-1], how.ranks
+        moved = (shape[dim], *shape[:dim], *shape[len(shape) + dim + 1 :])
+        if not how.scatters:
+            moved = (math.prod(shape[:-1]), columns)
+        sizes = tuple(how.sizes if how.scatters and how.sizes is not None else chunks(moved[0], ranks.size))
+        rows = math.prod((sizes[ranks.rank], *moved[1:])) // max(columns, 1)
+        wire = sums if how.wire is None or how.wire.itemsize >= sums.itemsize else how.wire
+        is_cut = len(set(sizes)) == 1 and (not how.scatters or math.prod(shape[:dim]) == 1)
+        slot_bytes = ranks.size * rows * columns * wire.itemsize if is_cut else 0
+        return cls(how, tuple(shape), moved, sizes, rows, sums, kind, wire, slot_bytes)
+
+    @property
+    def first(self) -> int:
+        """The first row of this rank, along the first dimension of ``moved``."""
+        return sum(self.sizes[: self.how.ranks.rank])
+
+    def result(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Allocate the result; return it, and this rank's rows in it, which `finished` gathers if need be."""
+        size = self.sizes[self.how.ranks.rank]
+        if self.how.scatters:
+            whole = mine = like.new_empty((size, *self.moved[1:]), dtype=self.kind)
+        else:
+            whole = like.new_empty(self.moved, dtype=self.kind)
+            mine = whole.narrow(0, self.first, size)
+        columns = self.shape[-1]
+        return whole, mine if mine.dim() == 2 else mine.view(self.rows, columns)
+
+    def finished(self, call: RankCall, whole: torch.Tensor) -> torch.Tensor:
+        """Return the result, after this rank's rows in it are computed."""
+        if self.how.scatters:
+            return whole if len(self.shape) == 2 else whole.movedim(0, self.how.dim)
+        ranks, places = self.how.ranks, whole.split(self.sizes)
+        mine = places[ranks.rank]
+        call.trade(dict.fromkeys(ranks.others, mine), {rank: places[rank] for rank in ranks.others}, "sums")
+        return whole.view(*self.shape)
+
+
+@dataclass(frozen=True)
+class KnownSum:
+    """All that calls of `reduce_products` with one key share, if kernels multiply while parts are sent.
+
+    Args:
+        memory: the memory of this rank.
+        extents: shapes and dtypes.
+        leaving: computes the parts of the other ranks.
+        own: computes this rank's part, and adds the others.
+    """
+
+    memory: PeerMemory
+    extents: SumExtents
+    leaving: LeavingProduct
+    own: OwnProduct
+
+    @classmethod
+    def of(
+        cls, memory: PeerMemory, extents: SumExtents, b: torch.Tensor, terms: Mapping[str, Any]
+    ) -> KnownSum:
+        """Make it from the first call."""
+        at = memory.size, memory.rank
+        words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
+        arrays = [name for name, one in terms.items() if name not in WORDS and one is not None]
+        own = OwnProduct(*at, sums_of(b), terms=arrays, **words)
+        return cls(memory, extents, LeavingProduct(*at), own)
+
+    def run(self, call: RankCall, a: torch.Tensor, b: torch.Tensor, terms: Mapping[str, Any]) -> torch.Tensor:
+        """Multiply, exchange parts, and add them; return this rank's rows, or all rows."""
+        extents = self.extents
+        whole, out = extents.result(a)
+        added = _terms_of_rows(extents, terms) if terms else {}
+        flat = a if a.dim() == 2 else a.detach().reshape(-1, a.shape[-1])
+        with self.memory.scattering(call, extents.rows, extents.shape[-1], extents.wire) as parts:
+            self.leaving.run(parts, flat, b)
+            parts.send()
+            self.own.run(parts, flat, b, out, added)
+        return extents.finished(call, whole)
+
+
+WORDS = ("activation", "derivative", "beta")
+"""Terms that are no arrays."""
 
 
 def _summed(
     call: RankCall,
-    how: How,
+    extents: SumExtents,
+    memory: PeerMemory | None,
     like: torch.Tensor,
     partial: Callable[[], torch.Tensor],
-    factors: tuple[torch.Tensor, torch.Tensor] | None,
-    shape: Sequence[int],
-    sums: torch.dtype,
-    kind: torch.dtype,
     terms: Mapping[str, Any],
 ) -> torch.Tensor:
     """Exchange partial sums, and add them with terms; return this rank's rows, or all rows.
 
     Args:
         call: the call.
-        how: how ranks compute it.
+        extents: shapes and dtypes.
+        memory: the memory through which ranks exchange parts; None: they exchange messages.
         like: a tensor on this rank's device.
         partial: computes this rank's partial sums, with the rows of ``dim`` first.
-        factors: the matrices whose product the sums are, if kernels multiply them while parts are sent.
-        shape: shape of the whole sum.
-        sums: dtype of the partial sums.
-        kind: dtype of the result.
         terms: the terms after the sum.
     """
-    ranks, dim, columns = how.ranks, how.dim, shape[-1]
-    moved = (*torch.empty(shape, device="meta").movedim(dim, 0).shape,)
-    if not how.scatters:
-        moved = (math.prod(shape[:-1]), columns)
-    sizes = list(how.sizes if how.scatters and how.sizes is not None else chunks(moved[0], ranks.size))
-    result = like.new_empty((sizes[ranks.rank] if how.scatters else moved[0], *moved[1:]), dtype=kind)
-    places = () if how.scatters else result.split(sizes)
-    mine = result if how.scatters else places[ranks.rank]
-    first, rows = sum(sizes[: ranks.rank]), mine.numel() // max(columns, 1)
+    how, rows, columns, wire = extents.how, extents.rows, extents.shape[-1], extents.wire
+    ranks = how.ranks
+    result, out = extents.result(like)
+    words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
 
     def rows_first() -> torch.Tensor:
         made = partial()
-        return made if how.scatters else made.movedim(0, dim).reshape(moved)
+        return made if how.scatters else made.movedim(0, how.dim).reshape(extents.moved)
 
-    wire = sums if how.wire is None or how.wire.itemsize >= sums.itemsize else how.wire
-    words: dict[str, Any] = {one: terms.get(one) for one in ("activation", "derivative", "beta")}
-    out = mine.view(rows, columns)
-    memory = None
-    if len(set(sizes)) == 1 and (not how.scatters or math.prod(shape[:dim]) == 1):
-        memory = memory_of(call, like, ranks.size * rows * columns * wire.itemsize)
     if memory is not None:
-        words["terms"] = _terms_of_rows(how, terms, mine, shape, first)
+        words["terms"] = _terms_of_rows(extents, terms)
         with memory.scattering(call, rows, columns, wire) as parts:
-            if factors is not None:
-                a, b = factors
-                multiply_leaving(parts, a, b)
-                parts.send()
-                multiply_and_add(parts, a[ranks.rank * rows :][:rows], b, out, **words)
-            else:
-                whole = rows_first().reshape(ranks.size, rows, columns)
-                parts.take(whole)
-                parts.send()
-                own = whole[ranks.rank]
-                add_parts(parts.wait(), out, is_tree=how.invariant, own=(ranks.rank, own), **words)
+            whole = rows_first().reshape(ranks.size, rows, columns)
+            parts.take(whole)
+            parts.send()
+            own = whole[ranks.rank]
+            add_parts(parts.wait(), out, is_tree=how.invariant, own=(ranks.rank, own), **words)
     else:
-        slots = rows_first().split(sizes)
+        slots = rows_first().split(extents.sizes)
         here = slots[ranks.rank]
         received = here.new_empty((ranks.size, *here.shape), dtype=wire)
         outgoing = {rank: slots[rank].to(wire) for rank in ranks.others}
         call.trade(outgoing, {rank: received[rank] for rank in ranks.others}, "partial sums")
-        if mine.numel():
-            words["terms"] = _terms_of_rows(how, terms, mine, shape, first)
-            if wire == sums:
+        if out.numel():
+            words["terms"] = _terms_of_rows(extents, terms)
+            if wire == extents.sums:
                 received[ranks.rank].copy_(here)
             else:  # it is not sent, and not rounded
                 words["own"] = ranks.rank, here.reshape(rows, columns)
             add_parts(received.view(ranks.size, rows, columns), out, is_tree=how.invariant, **words)
-    if how.scatters:
-        return result.movedim(0, dim)
-    call.trade(dict.fromkeys(ranks.others, mine), {rank: places[rank] for rank in ranks.others}, "sums")
-    return result.view(*shape)
+    return extents.finished(call, result)
 
 
 def _cuts(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
@@ -502,21 +669,10 @@ def _multiply_part(
     how.multiply(a[..., begin:end], b, out=out, **words)
 
 
-def _terms_of_rows(
-    how: How, terms: Mapping[str, Any], out: torch.Tensor, shape: Sequence[int], first: int
-) -> dict[str, torch.Tensor]:
-    """Return the arrays of the terms for this rank's rows of the result, as matrices.
-
-    Args:
-        how: how ranks compute it.
-        terms: the terms.
-        out: this rank's rows of the result.
-        shape: shape of the whole sum.
-        first: the first row.
-    """
-    columns = shape[-1]
-    rows = out.numel() // columns
-    given = dict[str, torch.Tensor]()
+def _terms_of_rows(extents: SumExtents, terms: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the arrays of the terms for this rank's rows of the result, as matrices."""
+    how, shape, rows, first = extents.how, extents.shape, extents.rows, extents.first
+    given, columns = dict[str, torch.Tensor](), shape[-1]
     for name in (*ADDED, "multiply"):
         one = terms.get(name)
         if one is None:
@@ -524,8 +680,9 @@ def _terms_of_rows(
         if name == "bias":
             given[name] = one.detach()
         elif how.scatters:
-            target = out.movedim(0, how.dim).shape
+            target = list(shape)
+            target[how.dim] = extents.sizes[how.ranks.rank]
             given[name] = one.detach().expand(target).movedim(how.dim, 0).reshape(rows, columns)
         else:
-            given[name] = one.detach().expand(tuple(shape)).reshape(-1, columns)[first : first + rows]
+            given[name] = one.detach().expand(shape).reshape(-1, columns)[first : first + rows]
     return given
