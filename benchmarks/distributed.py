@@ -1,6 +1,6 @@
 """Products over 2 to 8 ranks of one host, beside NCCL + cuBLAS and PyTorch's asynchronous tensor parallelism.
 
-    python benchmarks/distributed.py --ranks 2 [--seconds 140] [--quick] [--json FILE]
+    python benchmarks/distributed.py --ranks 2 [--seconds 140] [--wire bf16] [--quick] [--json FILE]
     python benchmarks/distributed.py --ranks 2 --target cpu --quick
 
 Gathered rows times a matrix, and a product whose rows are added over ranks, in bf16, with the weights of
@@ -10,7 +10,8 @@ important rows come first.  The host's work is hidden, and reported apart.
 
 For each row: the bytes that a rank must receive, over the rate of copies by all ranks at once, measured in
 the same run; the time of the product alone, the faster of ours and cuBLAS; and the most that overlap can
-give, (wire + multiply) / max(wire, multiply).  Partial sums travel in f32, those of the peers in bf16.
+give, (wire + multiply) / max(wire, multiply).  Partial sums travel in f32, or with --wire bf16 in bf16, as
+those of the peers do.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class Worker:
         self.dtype = "bf16" if self.on_gpu else "f32"
         self.kind = torch.bfloat16 if self.on_gpu else torch.float32
         self.device = torch.device("cuda", rank) if self.on_gpu else torch.device("cpu")
+        self.wire = torch.bfloat16 if asked.wire == "bf16" else torch.float32
         self.one = torch.ones(1, device=self.device)
         self.wire_gbs = self.rate() if self.on_gpu else 1.0
 
@@ -189,9 +191,9 @@ class Worker:
             calls[ASYNC] = lambda: fused(a, [b], 0, name, return_A=False)[1][0]
         calls |= {ALONE: lambda: tt.matmul(whole, b), CUBLAS: lambda: whole @ b}
 
-        def reference(rows: Any) -> tuple[Any, Any]:
+        def reference(rows: Any) -> tuple[Any, Any, Any]:
             wide = whole[rows].double()
-            return wide @ b.double(), wide.abs() @ b.double().abs()
+            return wide @ b.double(), wide.abs() @ b.double().abs(), 0.0
 
         return calls, reference, (self.ranks - 1) / self.ranks * m * k * whole.element_size()
 
@@ -208,7 +210,7 @@ class Worker:
             dist.reduce_scatter_tensor(own, a @ b)
             return own
 
-        calls: dict[str, Any] = {OURS: lambda: td.matmul_reduce_scatter(a, b)}
+        calls: dict[str, Any] = {OURS: lambda: td.matmul_reduce_scatter(a, b, wire_dtype=self.wire)}
         if self.on_gpu:
             calls[NCCL] = nccl
         if self.has_async:
@@ -217,25 +219,27 @@ class Worker:
             calls[ASYNC] = lambda: fused(a, b, "sum", 0, name)
         calls |= {ALONE: lambda: tt.matmul(a, b), CUBLAS: lambda: a @ b}
 
-        def reference(rows: Any) -> tuple[Any, Any]:
+        def reference(rows: Any) -> tuple[Any, Any, Any]:
             sums = []
             for owner in range(self.ranks):  # each rank has a part of the sums of these rows
                 there = rows + owner * (m // self.ranks)
                 left, right = a[there].double(), b.double()
-                both = torch.stack([left @ right, left.abs() @ right.abs()])
-                dist.all_reduce(both)
-                sums.append(both)
-            return sums[self.rank][0], sums[self.rank][1]
+                part = left @ right
+                three = torch.stack([part, left.abs() @ right.abs(), part.abs()])
+                dist.all_reduce(three)
+                sums.append(three)
+            return tuple(sums[self.rank])
 
-        return calls, reference, (self.ranks - 1) / self.ranks * m * n * 4
+        return calls, reference, (self.ranks - 1) / self.ranks * m * n * self.wire.itemsize
 
     def block(self, m: int, width: int, inner: int, *, backward: bool) -> tuple[dict[str, Any], Any, float]:
         """Calls of a gated MLP whose rows are cut among ranks, as its weights are."""
         import tilewright.distributed as td
 
         torch, dist, functional = self.torch, self.dist, self.torch.nn.functional
-        words = {"sequence_parallel": True, "equal_rows": True}  # the peers exchange no headers either
-        mlp = td.ParallelGatedMLP(width, inner, **words, dtype=self.kind, device=self.device)
+        words: dict[str, Any] = {"sequence_parallel": True, "wire_dtype": self.wire}
+        words["equal_rows"] = True  # the peers exchange no headers either
+        mlp = td.ParallelGatedMLP(width, inner, dtype=self.kind, device=self.device, **words)
         x = self.drawn(m // self.ranks, width, seed=self.rank).requires_grad_(backward)
         dy = self.drawn(m // self.ranks, width, seed=50 + self.rank)
         weights = [one.detach().requires_grad_(backward) for one in mlp.parameters()]
@@ -268,7 +272,7 @@ class Worker:
         calls[CUBLAS] = lambda: like(lambda one: torch.cat([one] * self.ranks), lambda one: one[: len(x)])
         exchanges = (3, 2) if backward else (1, 1)  # of rows, and of sums
         received = (self.ranks - 1) / self.ranks * m * width
-        return calls, None, received * (2 * exchanges[0] + 4 * exchanges[1])
+        return calls, None, received * (2 * exchanges[0] + self.wire.itemsize * exchanges[1])
 
     def row(self, kind: str, name: str, shape: tuple[int, int, int]) -> dict[str, Any]:
         """Verify a problem and time its calls."""
@@ -302,6 +306,7 @@ class Worker:
             "of": name,
             "ranks": self.ranks,
             "dtype": self.dtype,
+            "wire_dtype": str(self.wire).removeprefix("torch."),
             "shape": list(shape),
             "error_of_bound": error,
             "wire_gbs": self.wire_gbs,
@@ -326,9 +331,10 @@ class Worker:
         each = len(found) // self.ranks if len(found) == m else len(found)
         first = torch.arange(min(each, 16), device=self.device)
         rows = torch.cat([first + shard * each for shard in range(len(found) // each)])
-        expected, magnitudes = reference(rows)
+        expected, magnitudes, parts = reference(rows)
         unit = 2.0**-24
         bound = (k * self.ranks + 8) * unit * magnitudes + UNITS[self.dtype] * expected.abs() + 1e-30
+        bound = bound + (1.01 * UNITS["bf16"] * parts if self.wire == torch.bfloat16 else 0.0)
         worst = float(((found[rows].double() - expected).abs() / bound).nan_to_num(1e9).max())
         assert worst <= 1, f"off by {worst:.3g} of the bound"
         return worst
@@ -444,6 +450,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="processes, each with a GPU")
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--seconds", type=float, default=140, help="limit; rows that do not fit are left out")
+    parser.add_argument(
+        "--wire", choices=["f32", "bf16"], default="f32", help="dtype in which partial sums travel"
+    )
     parser.add_argument("--only", default="", help="a part of the kinds' names, such as MLP")
     said = "leave out PyTorch's asynchronous tensor parallelism"
     parser.add_argument("--without-async", action="store_true", help=said)
