@@ -11,11 +11,13 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
+from tilewright.runtime import scheduled
+from tilewright.schedule.choice import first_legal
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.targets import cuda
 
-from .forms import AMPERE, BULK, FORMS, HOPPER, expanded, flow_of, specs
+from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, expanded, flow_of, specs
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -96,3 +98,23 @@ def test_odd_strides_and_starts_are_multiplied_right(form: str, pad: int, start:
     assert made.schedule.staging in ("cp_async", "registers")
     compare_gemm(a, b.T, c, Accumulation.of(FORMS[form].atom)).raise_if_wrong()
     assert np.isnan(larger).sum() == larger.size - c.size
+
+
+def fresh(kernel: Any) -> Any:
+    """Return the kernel without schedules from before."""
+    return type(kernel)(kernel.program)
+
+
+def test_a_legal_proposal_takes_the_place_of_an_illegal_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules should choose legal schedules; if they fail, the kernel runs all the same."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(shape).astype("f2") for shape in ((70, 40), (50, 40)))
+    wrong = replace(SYNC, warps=(3, 1))
+    monkeypatch.setattr(scheduled, "chosen", lambda question, table: wrong)
+    c = np.full((70, 50), np.nan, "f2")
+    with pytest.raises(tw.ScheduleError):
+        fresh(product)(a, b, c, target="reference")
+    monkeypatch.setattr(scheduled, "first_legal", first_legal)
+    launch = fresh(product)(a, b, c, target="reference")
+    assert launch.schedule != wrong
+    compare_gemm(a, b.T, c, Accumulation.of(launch.schedule.atom)).raise_if_wrong()

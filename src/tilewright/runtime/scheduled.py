@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime.recent import Recent
+from tilewright.schedule.choice import first_legal
 from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_folded
 from tilewright.schedule.folds.rows import with_rows
 from tilewright.schedule.form import Form, form_of
@@ -178,28 +179,39 @@ class Scheduled:
         made = self._recorded(request.specs, classes, arch)
         if not isinstance(made, RecordedFlow):
             return Explicit(self._program, request.specs, self._constants, traced=made)
-        form, rows = made.form, None
+        refused: ScheduleError | None = None
+        for flow, schedule in self._attempts(made, request):
+            try:
+                return self._settled(flow, schedule, classes, arch)
+            except ScheduleError as error:
+                refused = error
+        assert refused is not None, "a flow has a schedule"
+        raise refused
+
+    def _attempts(self, made: RecordedFlow, request: TraceRequest) -> Iterator[tuple[RecordedFlow, Schedule]]:
+        """Yield flows and schedules in the order in which they are tried; the first legal one is taken.
+
+        If a tile's columns are reduced, and the tile has fewer columns than the result, loops compute whole
+        rows under the same schedule.
+        """
+        form, own, question = made.form, self._schedule, None
         if isinstance(form, FoldForm):
-            schedule = self._schedule or _chosen_loop(form, request)
+            schedule = own or _chosen_loop(form, request)
         else:
             question = self._question(form, request)
-            schedule = self._schedule or self._chosen(made, question, request)
-            if schedule.tile[1] < question.covered[1] and not schedule.across:
-                rows = _in_rows(made)
-        if rows is None:
-            try:
-                return self._settled(made, schedule, classes, arch)
-            except ScheduleError:
-                rows = None if self._schedule is not None else _in_rows(made)
-                if rows is None:
-                    raise
-        assert isinstance(rows.form, FoldForm), "whole rows become a loop"
-        if self._schedule is None:
-            return self._settled(rows, _chosen_loop(rows.form, request), classes, arch)
-        try:
-            return self._settled(rows, schedule, classes, arch)
-        except ScheduleError:  # the launch says which tile the row needs
-            return self._settled(made, schedule, classes, arch)
+            schedule = own or self._chosen(made, question, request)
+            is_covered = schedule.across or schedule.tile[1] >= question.covered[1]
+            if not is_covered and (rows := _in_rows(made)) is not None:
+                yield rows, own or _chosen_loop(rows.form, request)
+                if own is None:
+                    return
+        yield made, schedule  # the launch refuses a bound schedule whose tile is too small
+        if own is not None:
+            return
+        if (rows := _in_rows(made)) is not None:
+            yield rows, _chosen_loop(rows.form, request)
+        elif question is not None and self._splitting is None and (legal := first_legal(question)):
+            yield made, legal
 
     def _settled(
         self, made: RecordedFlow, schedule: Schedule, classes: Mapping[str, TensorSpec], arch: Arch
@@ -281,8 +293,9 @@ def _loop_question(form: FoldForm, request: TraceRequest) -> LoopQuestion:
     return LoopQuestion(form, _classes(request), request.shapes, request.arch, request.processors)
 
 
-def _chosen_loop(form: FoldForm, request: TraceRequest) -> Schedule:
+def _chosen_loop(form: Form | FoldForm, request: TraceRequest) -> Schedule:
     """Return the schedule of a loop that carries a state."""
+    assert isinstance(form, FoldForm), "whole rows become a loop"
     table: ScheduleTable | None = part(TABLES)(request.arch, request.processors)
     return chosen(_loop_question(form, request), table)
 

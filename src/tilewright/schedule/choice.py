@@ -81,6 +81,13 @@ def choose(question: Question) -> Schedule:
     return next(proposals(question)).schedule
 
 
+def first_legal(question: Question) -> Schedule | None:
+    """Return the first proposed schedule that no rule refuses, as it would run; None if there is none."""
+    asked = question.form, question.classes, question.arch
+    found = (with_fallback(one.schedule, *asked)[0] for one in proposals(question))
+    return next((schedule for schedule in found if not reasons(schedule, *asked)), None)
+
+
 def candidates(question: Question) -> tuple[Candidate, ...]:
     """The proposals for a problem in the order of the rules, each once; the choice is the first.
 
