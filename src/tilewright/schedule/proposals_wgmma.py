@@ -495,13 +495,16 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
     wave: list[Candidate] = []
     parted: list[tuple[Candidate, Candidate]] = []
     for base in _fitted_tiles(question):
-        load = Load(question, base.schedule)
-        for cluster in ((1, 1), (2, 1), (1, 2)) if load.tiles <= question.processors else ():
-            if all(count % of == 0 for count, of in zip(load.tiles_along, cluster, strict=True)):
-                made = changed(base.schedule, cluster=cluster)
-                shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
-                wave.append(Candidate(made, _bulk_us(question, made), f"one wave: {base.rule}{shared}"))
-        if base.schedule.groups <= 2:
+        is_split = base.schedule.groups <= 2 and _leaves_idle(Load(question, base.schedule))
+        # A ring with fewer stages takes longer: a tile that is too slow with the most stages needs no ring.
+        if not is_split and all(_doubted_us(one) >= most for one in _in_one_wave(question, base)):
+            continue
+        filled = _with_full_ring(question, base.schedule)
+        if filled is None:
+            continue
+        base = replace(base, schedule=filled)
+        wave += _in_one_wave(question, base)
+        if is_split:
             ways = _parts(question, base, (("auto", "reduce-scatter"),), in_clusters=False)
             parted += ((one, base) for one in ways)
     found = [*wave, *(one for one, _ in parted)]
@@ -516,8 +519,18 @@ def _fitted(question: Question, most: float) -> list[Candidate]:
     return [one for one in found if _doubted_us(one) < most]
 
 
+def _in_one_wave(question: Question, base: Candidate) -> Iterator[Candidate]:
+    """A schedule alone and in clusters of two, if all of its blocks run at once."""
+    load = Load(question, base.schedule)
+    for cluster in ((1, 1), (2, 1), (1, 2)) if load.tiles <= question.processors else ():
+        if all(count % of == 0 for count, of in zip(load.tiles_along, cluster, strict=True)):
+            made = changed(base.schedule, cluster=cluster)
+            shared = "" if cluster == (1, 1) else f", in clusters of {cluster[0]} x {cluster[1]}"
+            yield Candidate(made, _bulk_us(question, made), f"one wave: {base.rule}{shared}")
+
+
 def _fitted_tiles(question: Question) -> Iterator[Candidate]:
-    """Schedules with fitted tiles and a block for each tile; their times are not estimated."""
+    """Schedules with fitted tiles, a block for each, and the most stages; their times are not estimated."""
     form = question.form
     is_plain = form.is_single and form.flow.grouped is None and question.covered == (0, 0)
     if not is_plain or question.decodes or promoted_every(question) or question.exceeds_grid:
@@ -550,10 +563,8 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
                 shape = WgmmaForm(rows // groups, columns, groups, FITTED_STAGES[1], 1, persistent=False)
                 atom = wgmma(asked.dtype, columns, asked.b_dtype)
                 made = shape.schedule(asked, atom, block_k, swap_ab=swap)
-                filled = _with_full_ring(question, made)
-                if filled is not None:
-                    turned = ", of the transposed product" if swap else ""
-                    yield Candidate(filled, inf, f"tiles of {rows} x {columns}{turned}")
+                turned = ", of the transposed product" if swap else ""
+                yield Candidate(made, inf, f"tiles of {rows} x {columns}{turned}")
 
 
 def _fitted_sums(question: Question, groups: int) -> int:
@@ -649,7 +660,7 @@ def _parts(
     *,
     in_clusters: bool = True,
 ) -> Iterator[Candidate]:
-    """A schedule with K in parts, legal or not, if at least half of the multiprocessors would be idle.
+    """A schedule with K in parts, legal or not, if the schedule leaves multiprocessors idle.
 
     Args:
         question: the problem.
@@ -657,13 +668,7 @@ def _parts(
         splits: splits and reductions to try.
         in_clusters: whether to try clusters whose blocks share operands.
     """
-    if question.form.flow.grouped is not None:
-        return
-    if question.shape[2] * question.dtype.bytes < SHORTEST_BYTES:
-        return
-    if Load(question, whole.schedule).tiles * 2 > question.processors:
-        return
-    for split_k, reduction in splits:
+    for split_k, reduction in splits if _leaves_idle(Load(question, whole.schedule)) else ():
         asked = whole.schedule, split_k, question.processors, reduction
         made = split_schedule(*asked, decodes=question.decodes)
         if made is None:
@@ -672,6 +677,13 @@ def _parts(
             load = Load(question, one)
             if load.parts > 1:
                 yield Candidate(one, BULK.time_us(load), f"{whole.rule}, {rule_of(load)}")
+
+
+def _leaves_idle(load: Load) -> bool:
+    """Whether K is long, and a schedule leaves at least half of the multiprocessors idle."""
+    question = load.question
+    is_long = question.shape[2] * question.dtype.bytes >= SHORTEST_BYTES
+    return is_long and question.form.flow.grouped is None and load.tiles * 2 <= question.processors
 
 
 def _bulk_us(question: Question, schedule: Schedule) -> float:
