@@ -13,7 +13,7 @@ from tilewright.ops.products import plain
 from tilewright.schedule.choice import choose
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
-from tilewright.schedule.proposals_wgmma import FITTED_STAGES, _fitted, _with_full_ring
+from tilewright.schedule.proposals_wgmma import FITTED_STAGES, _doubted_us, _fitted, _with_full_ring
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
 
@@ -69,6 +69,14 @@ def test_the_ring_of_a_fitted_tile_is_full(number: int) -> None:
         more = replace(full, stages=full.stages + 1)
         taken = ScheduleOnMachine(more, question.form, question.specs, question.arch).shared_bytes
         assert full.stages == most or taken > question.arch.shared_bytes
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_tiles_that_are_too_slow_are_left_out_and_no_others(number: int) -> None:
+    question = drawn(number)
+    every = _fitted(question, inf)
+    for most in {_doubted_us(one) for one in every}:
+        assert _fitted(question, most) == [one for one in every if _doubted_us(one) < most]
 
 
 @pytest.mark.parametrize("number", range(24, 40))

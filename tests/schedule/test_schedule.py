@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.schedule import BYPASSES, DIMS, EPILOGUES, REDUCTIONS, ROLES, SPLITS, STAGINGS
+from tilewright.schedule.schedule import (
+    BYPASSES,
+    DIMS,
+    EPILOGUES,
+    REDUCTIONS,
+    ROLES,
+    SPLITS,
+    STAGINGS,
+    changed,
+)
 from tilewright.targets.atoms import MMA_SYNC, WGMMA, spelled
 
 ATOMS = [
@@ -82,6 +91,35 @@ def test_numbers_of_any_kind_make_equal_schedules() -> None:
     assert plain == other
     assert hash(plain) == hash(other)
     assert repr(plain) == repr(other)
+
+
+def test_a_changed_schedule_is_a_new_one_with_these_fields() -> None:
+    draw = random.Random(1)
+    names = [one.name for one in dataclasses.fields(tw.Schedule)]
+    for _ in range(100):
+        one, other = drawn(draw), drawn(draw)
+        hash(one)  # is kept, but not for the changed schedule
+        fields = {name: getattr(other, name) for name in draw.sample(names, draw.randint(0, 5))}
+        made, wanted = changed(one, **fields), dataclasses.replace(one, **fields)
+        assert made == wanted
+        assert hash(made) == hash(wanted)
+        assert repr(made) == repr(wanted)
+    made = changed(one, tile=[64, 64, 32], stages=np.int8(3))
+    assert made == dataclasses.replace(one, tile=(64, 64, 32), stages=3)
+    assert type(made.stages) is int
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"stages": 0}, {"tile": (64, 64)}, {"staging": "tam"}, {"width": 1, "a": 2}]
+)
+def test_a_change_to_a_value_that_no_schedule_has_is_refused(wrong: dict[str, Any]) -> None:
+    one = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32))
+    messages = []
+    for change in (changed, dataclasses.replace):
+        with pytest.raises((tw.LaunchError, TypeError)) as refused:
+            change(one, **wrong)
+        messages.append(str(refused.value))
+    assert messages[0] == messages[1]
 
 
 def test_the_tiled_mma_is_that_of_one_group() -> None:
