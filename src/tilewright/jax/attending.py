@@ -112,7 +112,15 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
             weights = jnp.exp(by_head.astype(jnp.float32) - jnp.where(lse == -jnp.inf, 0, lse))
             found["sinks"] = reduced_to(-weights * delta, by_head.shape, sinks.dtype).reshape(sinks.shape)
         if "bias" in terms:
-            found["bias"] = _gradient_of_bias(words, q, k, v, terms["bias"], lse, dy, delta)
+            # From stored scores; XLA drops the computation if nothing uses it.
+            bias = terms["bias"]
+            scores, values = _scores(words, q, k, v)
+            weights = jnp.exp(scores + bias - jnp.where(lse == -jnp.inf, 0, lse)[..., None])
+            if words.causal:
+                weights = jnp.where(_seen(words, q.shape[-2], k.shape[-2]), weights, 0)
+            d_weights = jnp.matmul(dy.astype(jnp.float32), values.swapaxes(-1, -2), precision="highest")
+            d_scores = jnp.where(weights == 0, 0, weights * (d_weights - delta[..., None]))
+            found["bias"] = reduced_to(d_scores, bias.shape, bias.dtype)
         return d_q, d_k, d_v, found
 
     def forward_again(*args: Any) -> tuple[Any, Any]:
@@ -177,19 +185,6 @@ def _seen(words: AttentionOptions, rows: int, keys: int) -> Array:
     last = jnp.arange(rows)[:, None] + words.diagonal
     seen = columns <= last
     return seen if words.window is None else seen & (columns > last - words.window)
-
-
-def _gradient_of_bias(
-    words: AttentionOptions, q: Array, k: Array, v: Array, bias: Array, lse: Array, dy: Array, delta: Array
-) -> Array:
-    """Return the gradient of a bias, from stored scores; XLA drops the computation if nothing uses it."""
-    scores, values = _scores(words, q, k, v)
-    weights = jnp.exp(scores + bias - jnp.where(lse == -jnp.inf, 0, lse)[..., None])
-    if words.causal:
-        weights = jnp.where(_seen(words, q.shape[-2], k.shape[-2]), weights, 0)
-    d_weights = jnp.matmul(dy.astype(jnp.float32), values.swapaxes(-1, -2), precision="highest")
-    d_scores = jnp.where(weights == 0, 0, weights * (d_weights - delta[..., None]))
-    return reduced_to(d_scores, bias.shape, bias.dtype)
 
 
 def attention(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +17,7 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.ops.replay import CONTAINERS, Container
 from tilewright.ops.scales import check_dtypes, check_scale, in_groups, number_of
 from tilewright.runtime.arrays import describe, fresh
-from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.runtime.kernel import kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 
 SIDE, THREADS = 64, 128
@@ -136,21 +135,16 @@ def rearrange_weights(
         raise LaunchError(f"rearrange_weights: K is {depth}; nearest legal choice: {near}")
     made = fresh(b.array, (columns, depth // info.dtype.per_byte), dtypes.u8).make()
     along_k = packed(made.T, info.dtype)
-    _transposing(info.dtype)(b, along_k, target=target, stream=stream)
+    wide = dtypes.f16 if info.dtype.is_float else dtypes.i8
+    turn_weights.bind(wide=wide)(b, along_k, target=target, stream=stream)
     return RearrangedWeights(along_k, scale_b, zero_b, group)
 
 
-@lru_cache(maxsize=len(PACKED))
-def _transposing(kind: DType) -> Kernel:
-    """Return the kernel ``V[k, n] = W[k, n]`` for W contiguous along N and V along K."""
-    wide = dtypes.f16 if kind.is_float else dtypes.i8
-
-    @kernel(W="K N", V="K N")
-    def turn_weights(W: Any, V: Any) -> None:
-        k, n = block_index((ceil_div(W.shape[0], SIDE), ceil_div(W.shape[1], SIDE)))
-        held = tw.shared((SIDE, SIDE), wide)
-        copy(W.tile((SIDE, SIDE), (k, n)), held, threads=THREADS)
-        tw.barrier()
-        copy(held, V.tile((SIDE, SIDE), (k, n)), threads=THREADS)
-
-    return turn_weights
+@kernel(W="K N", V="K N")
+def turn_weights(W: Any, V: Any, *, wide: DType) -> None:
+    """``V[k, n] = W[k, n]`` for W contiguous along N and V along K, through shared memory of a wide dtype."""
+    k, n = block_index((ceil_div(W.shape[0], SIDE), ceil_div(W.shape[1], SIDE)))
+    held = tw.shared((SIDE, SIDE), wide)
+    copy(W.tile((SIDE, SIDE), (k, n)), held, threads=THREADS)
+    tw.barrier()
+    copy(held, V.tile((SIDE, SIDE), (k, n)), threads=THREADS)

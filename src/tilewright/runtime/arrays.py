@@ -64,7 +64,9 @@ def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise _malformed("data", face.get("data"), "an address, and whether it may only be read") from None
-    element, device = _interface_element(array, face), _device(pointer)
+    owners = ((memory, driver_of(memory).device_of(pointer)) for memory in (GPU, AMD_GPU))
+    device = next(((memory, index) for memory, index in owners if index is not None), (GPU, 0))
+    element = _interface_element(array, face)
     return finish(pointer, shape, strides, element, device, bool(readonly), array, element.bytes)
 
 
@@ -127,12 +129,6 @@ def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
         raise _malformed("stream", stream, "the handle of a stream, or None")
 
     return ask
-
-
-def _device(pointer: int) -> Device:
-    """Return the device that a pointer belongs to."""
-    owners = ((memory, driver_of(memory).device_of(pointer)) for memory in (GPU, AMD_GPU))
-    return next(((memory, index) for memory, index in owners if index is not None), (GPU, 0))
 
 
 CUDA_ARRAYS = replace(

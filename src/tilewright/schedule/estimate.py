@@ -194,7 +194,13 @@ class BulkEstimate(Estimate):
         arrival = (self.arrival_us + load.step_bytes / self.bytes_per_us) / (schedule.stages - 1)
         rows, columns, depth = schedule.tile
         lines = depth * load.question.dtype.bytes // ROW_BYTES
-        copied = load.step_bytes / self.bytes_per_us + self._outside_lines(load, rounds) * self.outside_us
+        # Lines of `ROW_BYTES` outside the arrays, which the last tile along a dimension has.  A block with
+        # several tiles has an average share of them.
+        outside = 0.0
+        for side, along, extent in zip(load.sides, load.tiles_along, load.extents, strict=True):
+            lines_past = (along * side.extent - extent) * side.row_bytes / ROW_BYTES
+            outside += lines_past / (max(along, 1) if rounds > 1 else 1)
+        copied = load.step_bytes / self.bytes_per_us + outside * self.outside_us
         busy = copied, rows / 64 * columns * lines * self.line_us
         decoding = 0.0
         if load.question.decodes:  # each group decodes its rows of the tile
@@ -207,17 +213,6 @@ class BulkEstimate(Estimate):
         if schedule.cluster != (1, 1):
             tile += self.clustered_us if schedule.blocks else self.each_cluster_us
         return steps * step + (1 if schedule.blocks else rounds) * tile
-
-    def _outside_lines(self, load: Load, rounds: int) -> float:
-        """Lines of `ROW_BYTES` outside the arrays that a step of the busiest multiprocessor copies.
-
-        The last tile along a dimension has them.  If a block has several tiles, it has an average share.
-        """
-        found = 0.0
-        for side, tiles, extent in zip(load.sides, load.tiles_along, load.extents, strict=True):
-            outside = tiles * side.extent - extent
-            found += outside * side.row_bytes / ROW_BYTES / (max(tiles, 1) if rounds > 1 else 1)
-        return found
 
     def meeting_us(self, load: Load) -> float:
         """Time to add up the sums of the parts of K; on a CPU, in multiply-adds."""

@@ -161,7 +161,9 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
     current().guards.extend(form.flow.requirements)
-    if form.flow.waits_for_prior_grid and starts_early(schedule):
+    # A block that loads by bulk copies fills a multiprocessor.  Several other blocks fit into one: if they
+    # start while the previous kernel occupies most multiprocessors, they crowd into the few free ones.
+    if form.flow.waits_for_prior_grid and schedule.by_bulk:
         with made_by("blocks", form.stores[0]):
             begin_early()
     arguments = whole_tiles(form, schedule, arguments)
@@ -184,7 +186,15 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("reduction"):
         reduction = reduction_of(schedule).of(schedule, partition.split, len(form.totals))
     with made_by("epilogue", form.stores[0]):
-        sent = _sent(form, schedule, arguments, partition)
+        sent, departure, problem = None, form.flow.departure, partition.problem
+        if departure is not None and problem is not None:  # other ranks wait for shards of the result
+            across, beside = schedule.cluster
+            parts = derived(partition.tiles_m * across * partition.tiles_n * beside * schedule.cooperating)
+            for extent in problem.batch[1:]:
+                parts = derived(parts * extent)
+            sent_tiles = counter(problem.batch[0])
+            counters = arguments[departure.counters.name]
+            sent = SentShards(counters, sent_tiles, parts, schedule.roles != "none", departure)
     with made_by("stages"):
         for one in rings:
             one.begin_block(partition.rank)
@@ -203,16 +213,6 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     multiplying = [agent for agent in agents if agent.accumulation is not None]
     reduction.end_block([(agent, partial(partition.items, agent.each)) for agent in multiplying], epilogue)
     ring.end_block()
-
-
-def starts_early(schedule: Schedule) -> bool:
-    """Whether a kernel may start before the previous one ends, if its flow allows that.
-
-    A block that loads by bulk copies fills a multiprocessor.  Several blocks of another kind fit into one: if
-    they start while the previous kernel still occupies most multiprocessors, they crowd into the few free
-    ones.
-    """
-    return schedule.by_bulk
 
 
 def _run(
@@ -287,21 +287,6 @@ def _run(
         if stores:
             with made_by("epilogue", store):
                 epilogue.drain()
-
-
-def _sent(
-    form: Form, schedule: Schedule, arguments: Mapping[str, Any], partition: Partition
-) -> SentShards | None:
-    """The shards of the result that other ranks wait for, or None."""
-    made, problem = form.flow.departure, partition.problem
-    if made is None or problem is None:
-        return None
-    across, beside = schedule.cluster
-    parts = derived(partition.tiles_m * across * partition.tiles_n * beside * schedule.cooperating)
-    for extent in problem.batch[1:]:
-        parts = derived(parts * extent)
-    sent_tiles = counter(problem.batch[0])
-    return SentShards(arguments[made.counters.name], sent_tiles, parts, schedule.roles != "none", made)
 
 
 def _await_shards(agent: Agent, shards: Sequence[Shards], work: Work) -> None:

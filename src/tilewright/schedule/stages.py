@@ -340,23 +340,19 @@ class SwizzledStages:
         held = self.shared[stage]
         if self.along_rows:
             return self._along_rows(source, row, step, held, share)
-        rows = max(self.groups, 1) * self.rows // share.parts
-        size = next(n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0)
+        height = max(self.groups, 1) * self.rows // share.parts
+        size = next(n for n in range(min(height, MOST_ROWS), 0, -1) if height % n == 0)
         found = []
         for panel in unroll(self.panels):
-            place = self._panel(held, panel)
-            for box in unroll(rows // size):
-                number = share.part * (rows // size) + box
-                first = row * (share.parts * rows // size) + number
-                whole = rows == size and share.parts == 1
+            rows = held if self.panels == 1 else held[panel]  # its name in emitted texts
+            place = rows.merge(0) if self.groups else rows
+            for box in unroll(height // size):
+                number = share.part * (height // size) + box
+                first = row * (share.parts * height // size) + number
+                whole = height == size and share.parts == 1
                 target = place if whole else place.tile((size, self.width), (number, 0))
                 found.append((source.tile((size, self.width), (first, step * self.panels + panel)), target))
         return found
-
-    def _panel(self, held: Tensor, panel: int) -> Tensor:
-        """All rows of one panel of a stage; emitted texts call them ``rows``."""
-        rows = held if self.panels == 1 else held[panel]
-        return rows.merge(0) if self.groups else rows
 
     def _along_rows(
         self, source: Tensor, row: Index, step: Index, held: Tensor, share: Share

@@ -205,8 +205,18 @@ class Exported:
         kernel, place = self.kernel, {name: at for at, name in enumerate(self.arrays)}
         integers = [one.name for one in self.parameters if one.kind == "index"]
         spell, lines = _SPELLER.int, list[str]()
-        rows = ",\n".join(f"      {self._class_row(name)}" for name in self.arrays)
-        lines.append(f"static const ArrayClass its[] = {{\n{rows}}};")
+        rows = list[str]()
+        for at, name in enumerate(self.arrays, 1):
+            spec = self.specs[name]
+            flags = (spec.wide, spec.signed, name in kernel.written_params)
+            words = ", ".join("true" if flag else "false" for flag in flags)
+            unit = -1 if spec.unit_dim is None else spec.unit_dim
+            extents, strides = (
+                ", ".join(map(str, divisors)) for divisors in (spec.extent_divisors, spec.stride_divisors)
+            )
+            numbers = f"{at}, {spec.rank}, {unit}, {spec.align}, {spec.dtype.bits}"
+            rows.append(f"      {{{numbers}, {words}, {{{extents}}}, {{{strides}}}}}")
+        lines.append("static const ArrayClass its[] = {\n" + ",\n".join(rows) + "};")
         lines += [
             f"if (int wrong = check(its[{at}], call.arrays[{at}])) return wrong;"
             for at in range(len(self.arrays))
@@ -259,17 +269,6 @@ class Exported:
             lines.append(f"if (!bound.reserve({at}, {spell(space.elems)}, {bits})) {limit}")
         lines += [f"bound.sizes[{at}] = s_{size.sym.name};" for at, size in enumerate(kernel.sizes)]
         return "".join(f"  {line}\n" for line in lines)
-
-    def _class_row(self, name: str) -> str:
-        spec, at = self.specs[name], self.arrays.index(name)
-        flags = (spec.wide, spec.signed, name in self.kernel.written_params)
-        words = ", ".join("true" if flag else "false" for flag in flags)
-        unit = -1 if spec.unit_dim is None else spec.unit_dim
-        extents, strides = (
-            ", ".join(map(str, divisors)) for divisors in (spec.extent_divisors, spec.stride_divisors)
-        )
-        numbers = f"{at + 1}, {spec.rank}, {unit}, {spec.align}, {spec.dtype.bits}"
-        return f"{{{numbers}, {words}, {{{extents}}}, {{{strides}}}}}"
 
     def _pairs(self) -> list[tuple[int, int, bool]]:
         """Return pairs of arrays that must share no memory, and whether they may be one array.

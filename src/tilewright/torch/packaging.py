@@ -140,15 +140,14 @@ class WatchedCalls(TorchDispatchMode):
             given = (*args, *((kwargs or {})[name] for name in names[len(args) :]))
             operation = OPERATIONS[func._schema.name.partition("::")[2]]
             copied = tuple(map(_copied, given))
-            key = operation.name, *map(_identity, copied)
-            self.found.setdefault(key, (operation, copied))
+            key: list[Any] = [operation.name]
+            for one in copied:
+                if isinstance(one, torch.Tensor):
+                    key.append((one.dtype, tuple(one.shape), one.stride(), _alignment(one)))
+                else:
+                    key.append(tuple(one) if isinstance(one, list) else (type(one), one))
+            self.found.setdefault(tuple(key), (operation, copied))
         return func(*args, **(kwargs or {}))
-
-
-def _identity(one: Any) -> Any:
-    if isinstance(one, torch.Tensor):
-        return one.dtype, tuple(one.shape), one.stride(), _alignment(one)
-    return tuple(one) if isinstance(one, list) else (type(one), one)
 
 
 def _alignment(one: torch.Tensor) -> int:

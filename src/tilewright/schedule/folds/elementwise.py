@@ -345,7 +345,8 @@ class ElementwiseBlock(FoldBlock):
             return
         [column] = self.form.columns
         for operand, at in places_of(self.form):  # both branches have the same shared memory
-            if self._lies_along_rows(operand, at):
+            unit = self.place.array(operand).value.tensor.view.unit_dim
+            if unit is not None and at[unit] == self.form.m and column in at:  # it lies along the rows
                 self.scratch_of(operand.dtype)
         with made_by("tile"):
             inside = self.at[column] < self.place.integer(column.extent) // self.length(column)
@@ -353,11 +354,6 @@ class ElementwiseBlock(FoldBlock):
             self._store_all(ViewPlace(self, cut))
         with otherwise():
             self._store_all(self.place)
-
-    def _lies_along_rows(self, operand: Operand, at: tuple[Span, ...]) -> bool:
-        """Return whether a matrix is contiguous along the rows of the tile."""
-        unit = self.place.array(operand).value.tensor.view.unit_dim
-        return unit is not None and at[unit] == self.form.m and self.form.columns[0] in at
 
     def _whole_tiles(self) -> dict[str, Tensor]:
         """Views of the arrays without their last column tile; empty if this makes no access wider."""

@@ -26,7 +26,6 @@ from tilewright.targets.cpu.micro_kernels import (
     SHALLOW_ROWS,
     KernelForm,
     Term,
-    group_count,
     grouping,
     lanes_of,
     micro_kernel,
@@ -530,7 +529,7 @@ def _calling(
         return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds))
     (product,) = products
     grouped = _Grouped(
-        (emitter.local("groups"), group_count(columns, depth_of(product.a))),
+        (emitter.local("groups"), columns * depth_of(product.a) // 2),  # as many as groups of two need
         at_b[0],
         emitter.function("group_panel", grouping(columns, lanes)),
         (emitter.local("row_sums"), product.c.fragment.shape[0]),

@@ -29,11 +29,6 @@ LANE_BYTES = 4
 """Bytes of a sum."""
 
 
-def group_count(columns: int, depth: int) -> int:
-    """Return the number of groups of a panel of B, for the smaller groups of two numbers."""
-    return columns * depth // 2
-
-
 def _vnni(lanes: int) -> str:
     """Return the preprocessor condition of byte dot products for a vector of sums."""
     if lanes * LANE_BYTES > 32:
@@ -563,7 +558,11 @@ def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     for one, place, adding in zip(sums, c, adds, strict=True):
         there = f"*({{}}vector*)({place} + {at_c})"
         if is_pitched:
-            lines += [f"if ({adding}) {{", *_deeper(_part_sums(emitter, form, f"{place} + {at_c}")), "}"]
+            # Add the stored sums to the only sum; see `_part_stores`.
+            loader = load_part(emitter, atom.c_dtype.computed, lanes, in_registers=form.ends == "masks")
+            whole_row = f"sum[i][j] += *(const vector*)({place} + {at_c});"
+            part_row = f"sum[i][j] += {loader}<vector>({place} + {at_c}, columns - {_index('j', lanes)});"
+            lines += [f"if ({adding}) {{", *_deeper(_in_parts(form, whole_row, part_row)), "}"]
             continue
         lines += [f"if ({adding}) {{", f"  {each_row}"]
         lines += [f"    {each_vector} {one}[i][j] += {there.format('const ')};", "}"]
@@ -620,13 +619,6 @@ def _part_stores(emitter: CpuEmitter, form: KernelForm, dtype: DType, place: str
     part = store_part(emitter, dtype, form.lanes, is_rounded=is_rounded, in_registers=form.ends == "masks")
     left = f"columns - {_index('j', form.lanes)}"
     return _in_parts(form, whole, f"{part}({place}, sum[i][j], {left});")
-
-
-def _part_sums(emitter: CpuEmitter, form: KernelForm, place: str) -> list[str]:
-    """Return the statements that add the stored sums to the only sum; see `_part_stores`."""
-    load = load_part(emitter, form.atom.c_dtype.computed, form.lanes, in_registers=form.ends == "masks")
-    part = f"sum[i][j] += {load}<vector>({place}, columns - {_index('j', form.lanes)});"
-    return _in_parts(form, f"sum[i][j] += *(const vector*)({place});", part)
 
 
 def _in_parts(form: KernelForm, whole: str, part: str) -> list[str]:

@@ -408,13 +408,13 @@ class ViewZeros:
 
     def _is_cut(self, op: Op) -> bool:
         """Return whether one of the views that an operation is made from has edges."""
-        made = [one for operand in op.operands if (one := self._made.get(operand)) is not None]
-        return any(_has_edges(one) or self._is_cut(one) for one in made)
-
-
-def _has_edges(op: Op) -> bool:
-    part = op.transform if isinstance(op, Reshape) else None
-    return isinstance(part, Tile | PadTo) or (isinstance(part, Slice) and bool(part.edges))
+        for made in map(self._made.get, op.operands):
+            part = made.transform if isinstance(made, Reshape) else None
+            if isinstance(part, Tile | PadTo) or (isinstance(part, Slice) and part.edges):
+                return True
+            if made is not None and self._is_cut(made):
+                return True
+        return False
 
 
 # ---------------------------------------------------------------- vectors and instructions of the whole warp
