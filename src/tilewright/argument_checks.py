@@ -372,5 +372,5 @@ def read_whole(what: str, text: str, example: str) -> int:
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(MOST_TYPED)) or int(digits) > MOST_TYPED:
         shown = digits if len(digits) < 30 else f"a number of {len(digits)} digits"
-        raise LaunchError(f"{what} is {shown}; nearest legal choice: {MOST_TYPED}")
+        raise LaunchError(f"{what} is {shown}", MOST_TYPED)
     return int(digits)

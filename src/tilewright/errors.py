@@ -164,12 +164,19 @@ class TilewrightError(Exception):
     """Base of all errors raised by tilewright.
 
     Its traceback has only the user's frames; ``full_traceback`` has all frames.
+
+    Args:
+        message: the fault, with the value.
+        nearest: the nearest legal choice, which ends the message; None: it names no choice.
     """
 
     of_users = True
     full_traceback: TracebackType | None = None
     origin: Origin | None = None
     """The value of a dataflow kernel that was being expanded when it was raised."""
+
+    def __init__(self, message: str, nearest: object = None) -> None:
+        super().__init__(message if nearest is None else f"{message}; nearest legal choice: {nearest}")
 
 
 class SignatureError(TilewrightError, TypeError):
@@ -187,10 +194,10 @@ class DTypeError(TilewrightError, TypeError):
 class LocatedError(TilewrightError):
     """An error about a line of a kernel; shows the line with a caret."""
 
-    def __init__(self, message: str, location: Location | None = None) -> None:
-        self.message = message
+    def __init__(self, message: str, location: Location | None = None, nearest: object = None) -> None:
+        self.message = message if nearest is None else f"{message}; nearest legal choice: {nearest}"
         self.location = location
-        super().__init__(message if location is None else f"{message}\n{location.excerpt()}")
+        super().__init__(self.message if location is None else f"{self.message}\n{location.excerpt()}")
 
 
 class TraceError(LocatedError):

@@ -49,10 +49,10 @@ def pack(numbers: Any, element: DType | str) -> Bytes:
     """
     kind, given = narrow(element), _array("pack", numbers)
     if (held := dtype(given.dtype)).kind == "bool" or held.components > 1:
-        raise DTypeError(f"pack: elements of {held}; nearest legal choice: real floats or integers")
+        raise DTypeError(f"pack: elements of {held}", "real floats or integers")
     if given.ndim == 0 or given.shape[-1] % kind.per_byte:
         nearest = f"a last extent that is a multiple of {kind.per_byte}"
-        raise DTypeError(f"pack: shape {given.shape} fills no bytes; nearest legal choice: {nearest}")
+        raise DTypeError(f"pack: shape {given.shape} fills no bytes", nearest)
     wide = given.astype(np.float64)
     return joined(patterns(wide if kind.is_float else np.rint(wide), kind), kind)
 
@@ -79,7 +79,7 @@ def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
     kind, held = narrow(element), _array("unpack", array)
     if held.dtype != np.uint8 or held.ndim == 0:
         what = f"an array of {held.dtype}, shape {held.shape}"
-        raise DTypeError(f"unpack: {what}; nearest legal choice: the bytes that tw.pack gives, of u8")
+        raise DTypeError(f"unpack: {what}", "the bytes that tw.pack gives, of u8")
     return numbers_of(held, kind)
 
 
@@ -105,7 +105,7 @@ def narrow(element: DType | str) -> DType:
         raise DTypeError(f"element: {unknown}") from None
     if not kind.is_packed:
         said = shown(element) if str(element) == str(kind) else f"element={shown(element)}, {kind},"
-        raise DTypeError(f"{said} fills bytes by itself; nearest legal choice: i4, u4 or f4e2m1")
+        raise DTypeError(f"{said} fills bytes by itself", "i4, u4 or f4e2m1")
     return kind
 
 

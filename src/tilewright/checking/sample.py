@@ -92,18 +92,16 @@ def operands(
         raise LaunchError(f"init {init!r} needs the extents M N K")
     m, n, k = shape
     if least := next((extent for extent in shape if extent < 0), None):
-        raise LaunchError(f"an extent of {least} in shape={tuple(shape)}; nearest legal choice: 0")
+        raise LaunchError(f"an extent of {least} in shape={tuple(shape)}", "0")
     if seed < 0:
-        raise LaunchError(f"seed={seed}; nearest legal choice: 0")
+        raise LaunchError(f"seed={seed}", "0")
     rng = np.random.default_rng(seed)
     fill = normal if init == "random" else _integers
     words = "normal random numbers" if init == "random" else f"integers from -{_LARGEST} to {_LARGEST}"
     try:
         made = Operands(fill(rng, (m, k), dtype), fill(rng, (k, n), dtype), f"{words}, seed {seed}")
     except MemoryError as error:
-        raise LaunchError(
-            f"operands of shape={tuple(shape)}: {error}; nearest legal choice: smaller extents"
-        ) from None
+        raise LaunchError(f"operands of shape={tuple(shape)}: {error}", "smaller extents") from None
     return made.stored(layout or "nn")
 
 

@@ -62,9 +62,7 @@ def export(
         name = name or "matmul"
     else:
         if arrays:
-            raise UsageError(
-                f"{' '.join(arrays)}: arrays of a kernel have names; nearest legal choice: --shape {EXAMPLE}"
-            )
+            raise UsageError(f"{' '.join(arrays)}: arrays of a kernel have names", f"--shape {EXAMPLE}")
         bound, _ = bound_in_file(kernel, constant or [], "matmul")
         problems = read_problems(given, bound.program.parameters)
     archs = [one.strip() for one in (arch or host_arch()).split(",")]
@@ -89,7 +87,7 @@ def read_array(text: str) -> tuple[str, Specimen]:
     """
     found = ARRAY.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"array {text!r} means nothing; nearest legal choice: {EXAMPLE}")
+        raise UsageError(f"array {text!r} means nothing", EXAMPLE)
     called, extents, kind, strides = found.groups(default="")
     shape = tuple(read_whole("an extent", one, EXAMPLE) for one in extents.split("x"))
     if strides in ("C", "F", ""):
@@ -157,8 +155,8 @@ def _matmul(
         called, equals, value = text.partition("=")
         if not equals or called not in given:
             raise UsageError(
-                f"--set {text}: matmul is exported with precision= and schedule= only; nearest legal "
-                "choice: a dataflow kernel with these terms, in a file"
+                f"--set {text}: matmul is exported with precision= and schedule= only",
+                "a dataflow kernel with these terms, in a file",
             )
         given[called] = value
     precision = given["precision"].strip("'\"")
@@ -168,8 +166,8 @@ def _matmul(
         return bound, read_problems(texts, bound.program.parameters)
     if len(arrays) not in (2, 3):
         raise UsageError(
-            f"matmul takes a, b and perhaps the result, and was given {len(arrays)} arrays; nearest legal "
-            "choice: tilewright export matmul 4096x4096:bf16 4096x4096:bf16"
+            f"matmul takes a, b and perhaps the result, and was given {len(arrays)} arrays",
+            "tilewright export matmul 4096x4096:bf16 4096x4096:bf16",
         )
     a, b, *rest = (read_array(text)[1] for text in arrays)
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
@@ -179,7 +177,5 @@ def _matmul(
         )
     out = rest[0] if rest else like(output_dtype(a.dtype), (a.shape[0], b.shape[1]))
     if out.shape != (a.shape[0], b.shape[1]):
-        raise LaunchError(
-            f"matmul: the result is {out.shape}; nearest legal choice: {(a.shape[0], b.shape[1])}"
-        )
+        raise LaunchError(f"matmul: the result is {out.shape}", (a.shape[0], b.shape[1]))
     return bound, [[a, b, out]]

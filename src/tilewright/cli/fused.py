@@ -64,7 +64,7 @@ def _sizes(verb: str, extents: list[int] | None, target: str) -> list[int]:
     usual = SIZES[verb].get(target, SIZES[verb][CUDA.name])
     if extents and len(extents) != len(usual):
         count = {3: "three", 4: "four", 5: "five"}[len(usual)]
-        raise UsageError(f"{len(extents)} extents; nearest legal choice: {count}, as {usual}")
+        raise UsageError(f"{len(extents)} extents", f"{count}, as {usual}")
     return extents or usual
 
 

@@ -137,9 +137,7 @@ def inspect(
         )
     if html is not None:
         if not isa:
-            raise UsageError(
-                "--html is the page of what --isa shows; nearest legal choice: --isa --html FILE"
-            )
+            raise UsageError("--html is the page of what --isa shows", "--isa --html FILE")
         check_output(html)
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
@@ -166,7 +164,7 @@ def inspect(
         if chosen or (legal := subject.legal_dtype()) is None:
             raise
         raise UsageError(
-            f"{error}\n\nwithout --dtype all arrays are of {DTYPE}; nearest legal choice: --dtype {legal}"
+            f"{error}\n\nwithout --dtype all arrays are of {DTYPE}", f"--dtype {legal}"
         ) from error
     if isa:
         with working(f"compiling for {target}"):
@@ -211,7 +209,7 @@ def _parts(subject: Subject, target: str, arch: str | None, shown: set[str], aft
         parts.append(f"schedule: {schedule}")
     if len(after) > 2:
         nearest = f"--after {after[0]} --after {after[-1]}"
-        raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
+        raise UsageError(f"--after is given {len(after)} times", nearest)
     if "passes" in shown or after:
         stages = subject.stages(target, arch)
         parts += [listed_passes(stages)] if "passes" in shown else []

@@ -73,7 +73,7 @@ def read_schedule(text: str | None) -> Schedule | None:
     made = _python(text)
     if not isinstance(made, Schedule):
         nearest = "tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2))"
-        raise LaunchError(f"--schedule {text!r} is no schedule; nearest legal choice: --schedule '{nearest}'")
+        raise LaunchError(f"--schedule {text!r} is no schedule", f"--schedule '{nearest}'")
     return made
 
 

@@ -84,8 +84,8 @@ def replay(
         raise WrongResultError(f"{wrong} of {len(calls)} calls differ from the reference")
     if not repeated:
         raise UsageError(
-            f"{log}: all {len(calls)} calls were left out, for the reasons above; nearest legal choice: a "
-            "log of calls that this machine can repeat"
+            f"{log}: all {len(calls)} calls were left out, for the reasons above",
+            "a log of calls that this machine can repeat",
         )
 
 
@@ -105,8 +105,8 @@ def read(log: Path) -> list[LoggedCall]:
             line = None
         if not _is_call(line):
             raise UsageError(
-                f"{log}, line {number}: no call in JSON of format {FORMAT}; nearest legal choice: a log that "
-                "TILEWRIGHT_LOG=calls.jsonl wrote"
+                f"{log}, line {number}: no call in JSON of format {FORMAT}",
+                "a log that TILEWRIGHT_LOG=calls.jsonl wrote",
             )
         if "error" in line:
             continue

@@ -133,8 +133,7 @@ class KernelInFile(TuningSubject):
         for one in bound.program.parameters:
             if one.kind != "tensor" and one.name not in numbers and one.default is None:
                 raise LaunchError(
-                    f"kernel {bound.program.name} takes the number {one.name}; nearest legal choice: "
-                    f"--set {one.name}=1"
+                    f"kernel {bound.program.name} takes the number {one.name}", f"--set {one.name}=1"
                 )
             found.append(next(arrays) if one.kind == "tensor" else numbers.get(one.name, one.default))
         return tuple(found)

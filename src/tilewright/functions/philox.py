@@ -146,17 +146,15 @@ def philox(index: Any, seed: Any, offset: Any = 0) -> Array:
         place = np.asarray(index)
     except (ValueError, MemoryError) as error:
         why = "does not fit the memory" if isinstance(error, MemoryError) else "is no array"
-        raise LaunchError(
-            f"philox: index={shown(index)} {why}; nearest legal choice: an array of integers from 0 on"
-        ) from None
+        raise LaunchError(f"philox: index={shown(index)} {why}", "an array of integers from 0 on") from None
     if place.dtype.kind not in "iu" or (place < 0).any():
-        raise LaunchError(f"philox: index={shown(index)}; nearest legal choice: integers from 0 on")
+        raise LaunchError(f"philox: index={shown(index)}", "integers from 0 on")
     for name, number in (("seed", seed), ("offset", offset)):
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
-            raise LaunchError(f"philox: {name}={shown(number)}; nearest legal choice: an integer")
+            raise LaunchError(f"philox: {name}={shown(number)}", "an integer")
         if not 0 <= number < 2**64:
             nearest = min(max(int(number), 0), 2**64 - 1)
-            raise LaunchError(f"philox: {name}={shown(number)}; nearest legal choice: {nearest}")
+            raise LaunchError(f"philox: {name}={shown(number)}", nearest)
     place = place.astype(np.uint64)
     key, upper = (np.asarray(number, np.uint64) for number in (seed, offset))
     return _random_bits(place, key, upper).astype(np.uint32)

@@ -248,7 +248,7 @@ class Subject:
         nearest = [min(at, extent - 1) for at, extent in itertools.zip_longest(place, grid, fillvalue=0)]
         if list(place) != nearest:
             legal = ",".join(map(str, nearest[: len(grid)]))
-            raise LaunchError(f"block {place} is outside of the grid; nearest legal choice: {legal}")
+            raise LaunchError(f"block {place} is outside of the grid", legal)
         recorder = ExecutionRecorder(REFERENCE)
         report = run(kernel, arrays, prepared.binding.sizes, self.numbers, rules=recorder, blocks=[place])
         report.raise_if_any()

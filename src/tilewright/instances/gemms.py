@@ -82,8 +82,8 @@ class DeviceGemm(Template):
             if not isinstance(problem, GemmProblem):
                 if len(problem) not in (3, 6):
                     raise LaunchError(
-                        f"check(problem={shown(problem)}): {len(problem)} integers; nearest legal choice: "
-                        "(m, n, k), or (m, n, k, stride_a, stride_b, stride_c)"
+                        f"check(problem={shown(problem)}): {len(problem)} integers",
+                        "(m, n, k), or (m, n, k, stride_a, stride_b, stride_c)",
                     )
                 problem = self.problem(*problem)
             rows += rules_of_problems(self, problem)
@@ -469,14 +469,15 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
         near_traits = f"traits of {sizes[0]} x {sizes[0]}" if sizes else "f16, bf16, f32 or i8"
         raise LaunchError(
             f"tiled_mma({traits!r}): {arch.name} has no instruction of {side} x {side} that multiplies "
-            f"{wanted} with {k1} neighbours of a lane; nearest legal choice: {near_traits}"
+            f"{wanted} with {k1} neighbours of a lane",
+            near_traits,
         )
     atom = max(fitting, key=lambda atom: atom.shape[2])
     units = side * m, side * n
     if any(extent % unit or extent < unit for extent, unit in zip(tile, units, strict=True)):
         near = tuple(max(round(extent / unit), 1) * unit for extent, unit in zip(tile, units, strict=True))
         raise LaunchError(
-            f"tiled_mma({traits!r}): a tile of {tile} is not made of waves of {units[0]} x {units[1]}; "
-            f"nearest legal choice: tile={near}"
+            f"tiled_mma({traits!r}): a tile of {tile} is not made of waves of {units[0]} x {units[1]}",
+            f"tile={near}",
         )
     return TiledMma(atom, (tile[0] // units[0], tile[1] // units[1]), (m, n))

@@ -86,9 +86,7 @@ class GemmProblem:
         for name, array in zip("ABC", (a, b, c), strict=True):
             info = array.info if isinstance(array, Specimen) else describe(array, f"GemmProblem, {name}")
             if len(info.shape) != 2:
-                raise LaunchError(
-                    f"GemmProblem: {name} has shape {info.shape}; nearest legal choice: a matrix"
-                )
+                raise LaunchError(f"GemmProblem: {name} has shape {info.shape}", "a matrix")
             (rows, columns), (down, across) = info.shape, info.strides
             matrices.append(Matrix((rows, columns), (down, across), info.dtype))
         return cls(*matrices)

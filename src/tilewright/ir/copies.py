@@ -271,18 +271,18 @@ class Gather(Op):
         old, numbers = source.tensor, index.tensor
         if not 0 <= dim < old.view.rank:
             raise LayoutError(
-                f"dimension {dim} of {source}, of rank {old.view.rank}; nearest legal choice: "
-                f"{min(max(dim, 0), old.view.rank - 1)}"
+                f"dimension {dim} of {source}, of rank {old.view.rank}", min(max(dim, 0), old.view.rank - 1)
             )
         if not numbers.view.rank or numbers.dtype.kind not in ("int", "uint") or numbers.dtype.bits < 8:
             raise LayoutError(
-                f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}; "
-                "nearest legal choice: integers of 8 bits or more, of one dimension or several"
+                f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}",
+                "integers of 8 bits or more, of one dimension or several",
             )
         if numbers.indices or any(index.buffer is known.buffer for known in old.indices):
             raise LayoutError(
-                f"rows of {source} are chosen by {index}, which has chosen rows itself or is an index of the "
-                "source already; nearest legal choice: a copy of it in shared memory"
+                f"rows of {source} are chosen by {index}, which has chosen rows itself or is an index of "
+                "the source already",
+                "a copy of it in shared memory",
             )
         # Generated code has signed integers, so it sees rows of 2**63 and more as negative.
         least, most = (int(end) for end in limits(i64 if numbers.dtype == u64 else numbers.dtype))

@@ -113,9 +113,7 @@ class MmaAtom:
             ("majors", self.majors, ("k", "mn")),
         ):
             if not given or set(given) - {*known}:
-                raise LayoutError(
-                    f"atom {self.name}: {what}={given!r}; nearest legal choice: some of {', '.join(known)}"
-                )
+                raise LayoutError(f"atom {self.name}: {what}={given!r}", f"some of {', '.join(known)}")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -195,13 +193,13 @@ class TiledMma:
             each = tuple(extent // unit for extent, unit in zip(extents, _unit(atom, grid), strict=True))
             if repeats is not None and integers("repeats", repeats, 2, "along M and N") != each:
                 raise LayoutError(
-                    f"repeats={repeats} of {atom} by {grid} warps do not make the tile {extents}; nearest "
-                    "legal choice: tile=... without repeats=, which follow from it"
+                    f"repeats={repeats} of {atom} by {grid} warps do not make the tile {extents}",
+                    "tile=... without repeats=, which follow from it",
                 )
         if interleaved and atom.asynchronous:
             raise LayoutError(
-                f"interleaved=True: {atom} takes the neighbouring rows of each group from shared memory; "
-                "nearest legal choice: interleaved=False"
+                f"interleaved=True: {atom} takes the neighbouring rows of each group from shared memory",
+                "interleaved=False",
             )
         for name, value in (("atom", atom), ("warps", grid), ("repeats", each), ("interleaved", interleaved)):
             object.__setattr__(self, name, value)
@@ -248,8 +246,8 @@ class TiledMma:
         unit = self.atom.shape[2]
         if k < 1 or k % unit:
             raise LayoutError(
-                f"K = {k} is not a multiple of {unit}, the depth of {self.atom}; "
-                f"nearest legal choice: K = {max(k // unit, 1) * unit}"
+                f"K = {k} is not a multiple of {unit}, the depth of {self.atom}",
+                f"K = {max(k // unit, 1) * unit}",
             )
 
 
@@ -293,7 +291,8 @@ def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) ->
     if nearest[best] != tile:
         unit = _unit(atom, best)
         raise LayoutError(
-            f"a tile of {tile} by {best[0]} x {best[1]} warps: it is not a multiple of {unit}, one {atom} of "
-            f"each warp; nearest legal choice: tile={nearest[best]}"
+            f"a tile of {tile} by {best[0]} x {best[1]} warps: it is not a multiple of {unit}, one {atom} "
+            "of each warp",
+            f"tile={nearest[best]}",
         )
     return best

@@ -92,8 +92,8 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
         for name, columns in (("q", q.shape[-1]), ("v", v.shape[-1])):
             if columns > MOST_OF_GRADIENTS:
                 raise LaunchError(
-                    f"tilewright.jax.attention: {name} has {columns} columns, and a gradient is wanted; "
-                    f"nearest legal choice: {MOST_OF_GRADIENTS} columns, or jax.lax.stop_gradient"
+                    f"tilewright.jax.attention: {name} has {columns} columns, and a gradient is wanted",
+                    f"{MOST_OF_GRADIENTS} columns, or jax.lax.stop_gradient",
                 )
         out, lse = attend(q, k, v, terms)  # another derivative differentiates this rule
         return (out, lse), (q, k, v, terms, out, lse)
@@ -126,8 +126,8 @@ def _attention(words: AttentionOptions) -> Callable[..., Array]:
     def forward_again(*args: Any) -> tuple[Any, Any]:
         if words.dropout:
             raise LaunchError(
-                f"tilewright.jax.attention: a second derivative is wanted, and dropout={words.dropout}; "
-                "nearest legal choice: dropout=0"
+                f"tilewright.jax.attention: a second derivative is wanted, and dropout={words.dropout}",
+                "dropout=0",
             )
         return by_kernels(*args), args
 
@@ -237,14 +237,12 @@ def attention(
     dropped = number("attention", "dropout", dropout)
     if bias is not None and dropped:
         raise LaunchError(
-            f"tilewright.jax.attention: bias and dropout={dropout}, whose gradients need the random numbers; "
-            "nearest legal choice: dropout=0, or no bias"
+            f"tilewright.jax.attention: bias and dropout={dropout}, whose gradients need the random numbers",
+            "dropout=0, or no bias",
         )
     apart = k.shape[-2] - q.shape[-2] if diagonal == "last" else diagonal
     if isinstance(apart, str):
-        raise LaunchError(
-            f"tilewright.jax.attention: diagonal={diagonal!r}; nearest legal choice: 'last', or a number"
-        )
+        raise LaunchError(f"tilewright.jax.attention: diagonal={diagonal!r}", "'last', or a number")
     cap = soft_cap if soft_cap is None else number("attention", "soft_cap", soft_cap)
     factor = scale if scale is None else number("attention", "scale", scale)
     given = {"causal": causal, "diagonal": apart, "seed": seed, "offset": offset}

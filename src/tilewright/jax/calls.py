@@ -63,8 +63,8 @@ def number(op: str, name: str, value: Any) -> float:
     """
     if isinstance(value, jax.core.Tracer):
         raise LaunchError(
-            f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers; nearest legal choice: "
-            f"a product with the array, or static_argnames={name!r} of jax.jit"
+            f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers",
+            f"a product with the array, or static_argnames={name!r} of jax.jit",
         )
     try:
         return float(value)
@@ -90,8 +90,8 @@ def integer(op: str, name: str, value: Any) -> int:
     """
     if isinstance(value, jax.core.Tracer):
         raise LaunchError(
-            f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers; nearest legal choice: "
-            f"static_argnames={name!r} of jax.jit"
+            f"tilewright.jax.{op}: {name} is traced, and calls are made with numbers",
+            f"static_argnames={name!r} of jax.jit",
         )
     try:
         return int(value) if isinstance(value, np.bool_) else index(value)
@@ -188,8 +188,8 @@ def call(op: str, operands: Sequence[Read], results: Sequence[Made], **words: An
     for one in operands:
         if not all(isinstance(extent, int) for extent in one.array.shape):
             raise LaunchError(
-                f"tilewright.jax.{op}: {one.name} has the shape {one.array.shape}; nearest legal choice: "
-                "numbers as extents, and one program for each shape"
+                f"tilewright.jax.{op}: {one.name} has the shape {one.array.shape}",
+                "numbers as extents, and one program for each shape",
             )
     described: dict[str, Any] = {
         "op": op,
@@ -283,8 +283,8 @@ def compiled(text: str, target: str) -> tuple[int, int, int, int, Sequence[Step]
     else:
         known = ", ".join((*OPERATIONS, *KERNELS))
         raise LaunchError(
-            f"tilewright.jax: the program calls {op}, which this process does not have; nearest legal "
-            f"choice: the same tilewright.jax.op before the program is loaded; there are {known}"
+            f"tilewright.jax: the program calls {op}, which this process does not have",
+            f"the same tilewright.jax.op before the program is loaded; there are {known}",
         )
     return number_of(text), operands, len(arrays) - operands, scratch, steps
 

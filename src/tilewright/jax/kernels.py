@@ -86,10 +86,7 @@ class KernelFunction:
             elif isinstance(value, int | float):
                 numbers[one.name] = value
             else:
-                raise LaunchError(
-                    f"{self.name}: {one.name} is {type(value).__name__}; nearest legal choice: a number of "
-                    "Python"
-                )
+                raise LaunchError(f"{self.name}: {one.name} is {type(value).__name__}", "a number of Python")
         made = self._made(numbers)(alike(arrays))
         return made[0] if len(made) == 1 else made
 

@@ -105,8 +105,8 @@ class ProductOptions(NamedTuple):
         other, columns = b.shape[-2:][:: -1 if self.turned_b else 1]
         if along != other:
             raise LaunchError(
-                f"tilewright.jax.matmul: a has {along} elements along K, and b {other}; nearest "
-                "legal choice: operands (..., M, K) and (..., K, N)"
+                f"tilewright.jax.matmul: a has {along} elements along K, and b {other}",
+                "operands (..., M, K) and (..., K, N)",
             )
         return *jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, columns
 
@@ -282,8 +282,8 @@ def _with_vectors(words: ProductOptions, a: Array, b: Array, **given: Array | No
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.dtype != b.dtype or not a.ndim or not b.ndim:
         raise LaunchError(
-            f"tilewright.jax.matmul: a is {a.dtype} {a.shape}, and b {b.dtype} {b.shape}; nearest "
-            "legal choice: operands of one dtype and one dimension or more"
+            f"tilewright.jax.matmul: a is {a.dtype} {a.shape}, and b {b.dtype} {b.shape}",
+            "operands of one dtype and one dimension or more",
         )
     one_row, one_column = a.ndim == 1, b.ndim == 1
     if one_column:
@@ -299,8 +299,8 @@ def _with_vectors(words: ProductOptions, a: Array, b: Array, **given: Array | No
         if not fits or (name == "bias" and one.shape != shape[-1:]):
             legal = shape[-1:] if name == "bias" else shape
             raise LaunchError(
-                f"tilewright.jax.matmul: {name} has shape {jnp.shape(given[name])}; nearest legal choice: "
-                f"{legal}{'' if name == 'bias' else ', or a shape that is broadcast to it'}"
+                f"tilewright.jax.matmul: {name} has shape {jnp.shape(given[name])}",
+                f"{legal}{'' if name == 'bias' else ', or a shape that is broadcast to it'}",
             )
     made = _product(words)(*alike((a, b, terms)))
     made = made[..., 0] if one_column else made
@@ -441,14 +441,15 @@ def _contracted(
     has_twice = any(len({*own}) < len(own) for own in (named.a, named.b))
     if has_twice or len(labels) >= len(ascii_letters) or a.dtype != b.dtype:
         raise LaunchError(
-            f"tilewright.jax.einsum: {subscripts!r} of {a.dtype} and {b.dtype}; nearest legal choice: "
-            "labels that occur once in each operand, and one dtype"
+            f"tilewright.jax.einsum: {subscripts!r} of {a.dtype} and {b.dtype}",
+            "labels that occur once in each operand, and one dtype",
         )
     for label, extent in zip(named.a, a.shape, strict=True):
         if extents[label] != extent:
             raise LaunchError(
                 f"tilewright.jax.einsum: {subscripts!r} gives {label} the extents {extent} and "
-                f"{extents[label]}; nearest legal choice: {extent} in both operands"
+                f"{extents[label]}",
+                f"{extent} in both operands",
             )
     left, right, out = ("".join(letters[label] for label in own) for own in (named.a, named.b, named.out))
     words = ContractionOptions(left, right, out, alpha, precision, out_dtype)
@@ -552,8 +553,8 @@ def scaled_mm(
     columns, along = b.shape[0], b.shape[1] * (1 if packed is None else 2)
     if a.shape[-1] != along:
         raise LaunchError(
-            f"tilewright.jax.scaled_mm: a has {a.shape[-1]} elements along K, and b {along}; nearest "
-            "legal choice: operands (..., M, K) and (N, K)"
+            f"tilewright.jax.scaled_mm: a has {a.shape[-1]} elements along K, and b {along}",
+            "operands (..., M, K) and (N, K)",
         )
     neighbours = group if group is None else integer("scaled_mm", "group", group)
     given = {"scale_a": scale_a, "scale_b": scale_b, "zero_b": zero_b, "bias": bias, "residual": residual}

@@ -296,7 +296,7 @@ def _entries(table: Any, kind: DType) -> list[float]:
         if not math.isfinite(entry):
             raise TraceError(f"take: the table has the entry {entry}; {near}", here())
         if (obstacle := literal_obstacle(kind, entry)) is not None:
-            raise TraceError(f"take: {'; nearest legal choice: '.join(obstacle)}", here())
+            raise TraceError(f"take: {obstacle[0]}", here(), obstacle[1])
         real = kind.is_float and kind.components == 1
         found.append(float(rounded(entry, kind)) if real else int(entry))
     return found

@@ -232,15 +232,13 @@ class Arithmetic(Collective):
 
 def _no_power(what: str, nearest: str) -> TraceError:
     return TraceError(
-        f"{what}: an integer has integer powers of constants that are not negative; nearest legal choice: "
-        f"{nearest}",
-        here(),
+        f"{what}: an integer has integer powers of constants that are not negative", here(), nearest
     )
 
 
 def _count(value: object) -> object:
     if isinstance(value, int) and value < 0:
-        raise TraceError(f"shift by {value}; nearest legal choice: the other direction, by {-value}", here())
+        raise TraceError(f"shift by {value}", here(), f"the other direction, by {-value}")
     return value
 
 
@@ -267,9 +265,9 @@ def _in_place(sign: str, apply: Callable[[Any, object], Any]) -> Callable[[Fragm
         if made.dtype != self.dtype:
             nearest = "`//=`, or " if sign == "/" else ""
             raise TraceError(
-                f"`{sign}=` gives {made.dtype}, and {self!r} cannot change its dtype; nearest legal choice: "
-                f"{nearest}`y = {self.value.name} {sign} ...`",
+                f"`{sign}=` gives {made.dtype}, and {self!r} cannot change its dtype",
                 here(),
+                f"{nearest}`y = {self.value.name} {sign} ...`",
             )
         return self.assign(made)
 

@@ -432,7 +432,7 @@ def dropout(
         True
     """
     if not x.dtype.is_float:
-        raise TraceError(f"dropout of {x.dtype}; nearest legal choice: floats, .to(tw.{f32})", here())
+        raise TraceError(f"dropout of {x.dtype}", here(), f"floats, .to(tw.{f32})")
     _check_index(index)
     least = threshold.to(u64) if isinstance(threshold, Number) else int(threshold)
     kept = elementwise("random_at_least", index.to(u64), seed, offset, least)
@@ -441,6 +441,4 @@ def dropout(
 
 def _check_index(index: Fragment | Tile) -> None:
     if index.dtype.is_float or index.dtype.kind == "bool":
-        raise TraceError(
-            f"random bits of an index of {index.dtype}; nearest legal choice: .to(tw.i32)", here()
-        )
+        raise TraceError(f"random bits of an index of {index.dtype}", here(), ".to(tw.i32)")

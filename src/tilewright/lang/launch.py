@@ -171,7 +171,7 @@ def launcher_memory(
     count: Int = 1
     for extent in extents:
         if bounds(extent)[1] < 0:
-            raise TraceError(f"an extent of a workspace is {extent}; nearest legal choice: 0", here())
+            raise TraceError(f"an extent of a workspace is {extent}", here(), "0")
         count = mul(count, extent)
     view = View(extents, View.strided(extents, packed(extents)).offset, count)
     value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, element, view))

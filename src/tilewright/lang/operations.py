@@ -82,8 +82,9 @@ def shared(
     if kind.bytes_of(count) > SHARED_BYTES:
         raise TraceError(
             f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, far "
-            f"more than any target has; nearest legal choice: {8 * SHARED_BYTES // kind.bits} elements",
+            "more than any target has",
             here(),
+            f"{8 * SHARED_BYTES // kind.bits} elements",
         )
     if isinstance(view.elems, int) and count > view.elems:
         view = replace(view, elems=count)
@@ -95,10 +96,9 @@ def shared(
         if swizzle != 128 or view.shape[-1:] != (columns,):
             length = view.shape[-1] if view.shape else 1
             raise TraceError(
-                f"swizzle={swizzle} with rows of {length} {kind}; nearest legal choice: swizzle=128 with "
-                "rows "
-                f"of {columns}",
+                f"swizzle={swizzle} with rows of {length} {kind}",
                 here(),
+                f"swizzle=128 with rows of {columns}",
             )
         with located():
             view = Swizzle(3, (8 * 16 // kind.bits).bit_length() - 1, 3).apply(view)
@@ -388,7 +388,7 @@ def copy(
     if engine not in (None, "direct", "matrix"):
         verbs = {"async": "tw.copy_async", "bulk": "tw.hopper.tma_load or tw.hopper.tma_store"}
         nearest = verbs.get(engine, "engine='direct', engine='matrix', or engine=None: the target chooses")
-        raise TraceError(f"copy(engine={engine!r}); nearest legal choice: {nearest}", here())
+        raise TraceError(f"copy(engine={engine!r})", here(), nearest)
     _copy(source, target, how, other, reduction=reduction, engine=engine)
 
 

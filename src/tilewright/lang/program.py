@@ -107,8 +107,9 @@ class Program:
         self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # a lambda
         if sync not in SYNC:
             raise SignatureError(
-                f"kernel {self.name}: sync={shown(sync)}; nearest legal choice: sync={EXPLICIT!r} (the "
-                f"author places barriers and waits) or sync={AUTO!r} (the library places them)"
+                f"kernel {self.name}: sync={shown(sync)}",
+                f"sync={EXPLICIT!r} (the author places barriers and waits) or sync={AUTO!r} (the library "
+                "places them)",
             )
         self.sync = sync
         self.__doc__ = function.__doc__
@@ -269,8 +270,8 @@ class Program:
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name} has {count}" for name, count in counts.items())
             raise LaunchError(
-                f"kernel {self.name}: {found} of the dimensions {BATCH}; nearest legal choice: the same "
-                "number, with a stride of 0 if an array is repeated, e.g. numpy.broadcast_to"
+                f"kernel {self.name}: {found} of the dimensions {BATCH}",
+                "the same number, with a stride of 0 if an array is repeated, e.g. numpy.broadcast_to",
             )
         divisors: dict[str, int] = {}
         for parameter in self.parameters:
@@ -342,7 +343,8 @@ class FunctionSignature:
             if missing := [dim for dim in one.dims if dim not in self.sizes]:
                 raise SignatureError(
                     f"kernel {program.name}: no argument has the dimension {missing[0]} of the result "
-                    f"{one.name}; nearest legal choice: one of {', '.join(self.sizes)}"
+                    f"{one.name}",
+                    f"one of {', '.join(self.sizes)}",
                 )
         names = (f"kernel_{program.name}{f'_{at}' if at > 1 else ''}" for at in count(1))
         self.name = next(name for name in names if name not in taken)
@@ -364,8 +366,8 @@ class FunctionSignature:
         """
         if len(values) != len(self.arguments):
             raise LaunchError(
-                f"{self.name} takes {len(self.arguments)} arguments, and was given {len(values)}; nearest "
-                f"legal choice: {', '.join(one.name for one in self.arguments)}"
+                f"{self.name} takes {len(self.arguments)} arguments, and was given {len(values)}",
+                ", ".join(one.name for one in self.arguments),
             )
         return list(zip(self.arguments, values, strict=True))
 
@@ -389,8 +391,7 @@ class FunctionSignature:
         for name in read:
             if name not in known:
                 raise SignatureError(
-                    f"the gradient of {self.name} has a parameter {name}; nearest legal choice: one of "
-                    f"{', '.join(known)}"
+                    f"the gradient of {self.name} has a parameter {name}", f"one of {', '.join(known)}"
                 )
         return read
 
@@ -410,15 +411,14 @@ class FunctionSignature:
         returned = gradient(**given)
         if not isinstance(returned, Mapping):
             raise LaunchError(
-                f"the gradient of {self.name} returns a {type(returned).__name__}; nearest legal choice: a "
-                f"dictionary of gradients by the names {', '.join(names)}"
+                f"the gradient of {self.name} returns a {type(returned).__name__}",
+                f"a dictionary of gradients by the names {', '.join(names)}",
             )
         found = dict(returned)
         made = [found.pop(name, None) for name in names]
         if found:
             raise LaunchError(
-                f"the gradient of {self.name} returns {next(iter(found))}; nearest legal choice: one of "
-                f"{', '.join(names)}"
+                f"the gradient of {self.name} returns {next(iter(found))}", f"one of {', '.join(names)}"
             )
         return made
 
@@ -432,9 +432,7 @@ def _parameter(program: str, name: str, declared: Any, default: Any) -> Paramete
     if isinstance(declared, str):
         dims, kinds = tuple(declared.split()), tuple[type, ...]()
         if dims.count(BATCH) > 1:
-            raise SignatureError(
-                f"kernel {program}: {name}={declared!r} has {BATCH} twice; nearest legal choice: once"
-            )
+            raise SignatureError(f"kernel {program}: {name}={declared!r} has {BATCH} twice", "once")
         if unnamed := [dim for dim in dims if not dim.isidentifier() and dim != BATCH]:
             said = re.split(r"[\s,;]+", declared.strip(" ,;"))
             names = " ".join(
@@ -442,7 +440,8 @@ def _parameter(program: str, name: str, declared: Any, default: Any) -> Paramete
             )
             raise SignatureError(
                 f"kernel {program}: dimension {unnamed[0]!r} of {name} is not a name; extents come from the "
-                f"arrays; nearest legal choice: {name}={names!r}"
+                "arrays",
+                f"{name}={names!r}",
             )
         made, what = Parameter(name, "tensor", dims), "an array, which has no default"
     elif isinstance(declared, DType):
@@ -457,13 +456,11 @@ def _parameter(program: str, name: str, declared: Any, default: Any) -> Paramete
     else:
         raise SignatureError(
             f"kernel {program}: {name}={shown(declared)} is neither the names of dimensions, such as 'M K', "
-            f"nor a dtype for a number, nor int; nearest legal choice: {name}=tw.f32 or {name}=int"
+            "nor a dtype for a number, nor int",
+            f"{name}=tw.f32 or {name}=int",
         )
     if default is not None and (isinstance(default, bool) or not isinstance(default, kinds)):
-        raise SignatureError(
-            f"kernel {program}: {name}={shown(default)}, and {name} is {what}; nearest legal choice: no "
-            "default"
-        )
+        raise SignatureError(f"kernel {program}: {name}={shown(default)}, and {name} is {what}", "no default")
     return made
 
 

@@ -220,17 +220,17 @@ class Scalar:
             return NotImplemented
         if not isinstance(other, int) or other < 0:
             raise TraceError(
-                f"{shown(self)} ** {shown(other)}: an integer has powers of constants that are not negative; "
-                "nearest legal choice: the power of a fragment",
+                f"{shown(self)} ** {shown(other)}: an integer has powers of constants that are not negative",
                 here(),
+                "the power of a fragment",
             )
         return wrap(expr.product(*(self.expr,) * other) if other else 1)
 
     def __rpow__(self, other: object) -> NoReturn:
         raise TraceError(
-            f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs; nearest "
-            "legal choice: a constant exponent, or the power of a fragment",
+            f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs",
             here(),
+            "a constant exponent, or the power of a fragment",
         )
 
     def __neg__(self) -> Index:

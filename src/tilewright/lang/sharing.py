@@ -70,7 +70,8 @@ def thread_map(
                 nearest[at] = divisor_at_most(length, counts[at])
             raise LayoutError(
                 f"{counts[dim]} threads cannot share the extent {extent} of dimension {kept.index(dim)} of "
-                f"the tile {tuple(tile)} equally; nearest legal choice: threads={tuple(nearest)}"
+                f"the tile {tuple(tile)} equally",
+                f"threads={tuple(nearest)}",
             )
     base = blocked(
         tile,
@@ -93,8 +94,8 @@ def static_tile(shape: Sequence[Int]) -> list[int]:
     """
     if not all(isinstance(extent, int) for extent in shape):
         raise LayoutError(
-            f"threads can be laid over a static tile only, not over shape {tuple(shape)}; "
-            "nearest legal choice: a tile of it, .tile(shape, at) with constants in shape"
+            f"threads can be laid over a static tile only, not over shape {tuple(shape)}",
+            "a tile of it, .tile(shape, at) with constants in shape",
         )
     return [int(extent) for extent in shape if isinstance(extent, int)]
 
@@ -103,9 +104,7 @@ def check_vector_dim(vector_dim: int | None, rank: int) -> None:
     """Refuse a dimension that a tile of this rank does not have."""
     if vector_dim is not None and not 0 <= vector_dim < rank:
         nearest = min(max(vector_dim, 0), rank - 1)
-        raise LayoutError(
-            f"vector_dim={vector_dim} of a tile of rank {rank}; nearest legal choice: vector_dim={nearest}"
-        )
+        raise LayoutError(f"vector_dim={vector_dim} of a tile of rank {rank}", f"vector_dim={nearest}")
 
 
 def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int | None] | None) -> list[int]:
@@ -118,7 +117,8 @@ def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int |
         nearest = f"projection with {ones}" if len(counts) > len(tile) else f"{len(tile)} thread counts"
         raise LayoutError(
             f"threads {tuple(counts)} run along {len(kept)} dimensions, the tile {tuple(tile)} has "
-            f"{len(tile)}; nearest legal choice: {nearest}"
+            f"{len(tile)}",
+            nearest,
         )
     return kept
 
@@ -164,14 +164,12 @@ def share_out(
         if given is not None:
             said = "no threads=" if threads is None else f"threads={threads}, a number"
             raise LayoutError(
-                f"{name}={tuple(given)} for {said}; nearest legal choice: a layout of threads, with one "
-                "count per dimension"
+                f"{name}={tuple(given)} for {said}", "a layout of threads, with one count per dimension"
             )
     tensors = [side.type for side in sides if isinstance(side.type, TensorType)]
     if not tensors:
         raise LayoutError(
-            f"threads={threads} for fragments, which have their own distribution; nearest legal choice: no "
-            "threads="
+            f"threads={threads} for fragments, which have their own distribution", "no threads="
         )
     return by_number(tensors, number, vector_dim, vector)
 
@@ -193,9 +191,7 @@ def by_number(
     leading = max(reversed(tensors), key=lambda kind: (kind.dtype.is_packed, kind.memory is Memory.GLOBAL))
     tile = static_tile(leading.shape)
     if not tile:
-        raise LayoutError(
-            f"threads={threads} of a single element; nearest legal choice: a tile of shape (1,)"
-        )
+        raise LayoutError(f"threads={threads} of a single element", "a tile of shape (1,)")
     check_vector_dim(vector_dim, len(tile))
     order = _order(leading.view, vector_dim)
     alike = [kind for kind in tensors if kind.shape == leading.shape]
@@ -207,7 +203,8 @@ def by_number(
     if tile[order[0]] % least:
         raise LayoutError(
             f"a tile of {tuple(tile)} has {tile[order[0]]} elements along dimension {order[0]}, where "
-            f"{least} share a byte; nearest legal choice: {tile[order[0]] // least * least or least} elements"
+            f"{least} share a byte",
+            f"{tile[order[0]] // least * least or least} elements",
         )
     widest = max(widest, least)
     if vector is not None:
@@ -243,7 +240,6 @@ def _vector(vector: int, extent: int, dim: int) -> int:
     nearest = math.gcd(extent, max(vector, 1))
     if vector < 1 or extent % vector:
         raise LayoutError(
-            f"vectors of {vector} do not divide the extent {extent} of dimension {dim}; nearest legal "
-            f"choice: vector={nearest}"
+            f"vectors of {vector} do not divide the extent {extent} of dimension {dim}", f"vector={nearest}"
         )
     return vector

@@ -83,9 +83,9 @@ class Tiles:
             if isinstance(part, slice):
                 if part != slice(None):
                     raise TraceError(
-                        f"tiles {spelled_slice(part)} of dimension {dim}: only an index or ':' chooses "
-                        "tiles; nearest legal choice: slice the tensor before .tiles",
+                        f"tiles {spelled_slice(part)} of dimension {dim}: only an index or ':' chooses tiles",
                         here(),
+                        "slice the tensor before .tiles",
                     )
                 continue
             unwrap(part)
@@ -100,9 +100,7 @@ class Tiles:
             TraceError: always.
         """
         spelled = ", ".join(map(str, index))
-        raise TraceError(
-            f"tiles({spelled}): tiles are indexed; nearest legal choice: tiles[{spelled}]", here()
-        )
+        raise TraceError(f"tiles({spelled}): tiles are indexed", here(), f"tiles[{spelled}]")
 
     def __iter__(self) -> NoReturn:
         raise TraceError(
@@ -493,9 +491,9 @@ def _step(part: slice) -> int:
     step = 1 if part.step is None else part.step
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step == 0:
         raise TraceError(
-            f"slice step {step!r}; nearest legal choice: an integer other than 0 that is known while the "
-            "kernel is traced, such as x[::2] or x[::-1]",
+            f"slice step {step!r}",
             here(),
+            "an integer other than 0 that is known while the kernel is traced, such as x[::2] or x[::-1]",
         )
     return int(step)
 

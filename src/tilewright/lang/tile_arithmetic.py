@@ -182,7 +182,7 @@ def _reduce(
 
 def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
     if block is not None and per_thread:
-        raise TraceError("block and per_thread exclude each other; nearest legal choice: one of them", here())
+        raise TraceError("block and per_thread exclude each other", here(), "one of them")
     if per_thread:
         return thread_digits(x.distribution, dim)
     if block is None:
@@ -191,9 +191,7 @@ def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
     if size < 1 or extent % size:
         nearest = divisor_at_most(extent, size)
         raise TraceError(
-            f"block={size} does not divide the extent {extent} of dimension {dim}; nearest legal choice: "
-            f"block={nearest}",
-            here(),
+            f"block={size} does not divide the extent {extent} of dimension {dim}", here(), f"block={nearest}"
         )
     return ((extent // size, size),) if extent > size else ()
 
@@ -208,9 +206,10 @@ def _check_scratch(scratch: Tensor, dtype: DType, shape: tuple[int, ...]) -> Non
     kind = scratch.value.tensor
     if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, dtype, shape):
         raise TraceError(
-            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and "
-            f"{dtype} of shape {shape} are exchanged; nearest legal choice: tw.shared({shape}, tw.{dtype})",
+            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and {dtype} of "
+            f"shape {shape} are exchanged",
             here(),
+            f"tw.shared({shape}, tw.{dtype})",
         )
 
 
@@ -335,9 +334,7 @@ def _dimension(spread: Distribution, dim: int) -> int:
     asked = constant("dim", dim)
     if not -spread.rank <= asked < spread.rank:
         nearest = min(max(asked, -spread.rank), spread.rank - 1)
-        raise TraceError(
-            f"dim={asked} of a tile of shape {spread.shape}; nearest legal choice: dim={nearest}", here()
-        )
+        raise TraceError(f"dim={asked} of a tile of shape {spread.shape}", here(), f"dim={nearest}")
     return asked % spread.rank
 
 
@@ -434,9 +431,9 @@ def prefix_sum(
         return made if sums.dtype == x.dtype else made.to(x.dtype)
     if scratch is None:
         raise TraceError(
-            f"several warps share a row of {x.value.name}, and there is no scratch; nearest legal choice: "
-            f"scratch=tw.shared({x.shape}, tw.{sums.dtype})",
+            f"several warps share a row of {x.value.name}, and there is no scratch",
             here(),
+            f"scratch=tw.shared({x.shape}, tw.{sums.dtype})",
         )
     if scratch.shape != shape:
         scratch = scratch[tuple(slice(0, extent) for extent in shape)]

@@ -186,9 +186,7 @@ class Tracer:
         if named is not None:
             name, own = named, is_authors(author_frame())
             if not name.isidentifier():
-                raise TraceError(
-                    f"name={named!r} is not a name; nearest legal choice: name={default!r}", here()
-                )
+                raise TraceError(f"name={named!r} is not a name", here(), f"name={default!r}")
         with located():
             return self.builder.define(op, name, here(), own, shown=shown, **attributes)
 

@@ -182,7 +182,7 @@ def other_block(block: Index | Sequence[Index], what: str = "") -> Int | None:
 def _shape(what: str) -> tuple[int, ...]:
     shape = current().cluster_shape
     if not shape:
-        raise TraceError(f"{what} in a kernel without clusters; nearest legal choice: {DECLARED}", here())
+        raise TraceError(f"{what} in a kernel without clusters", here(), DECLARED)
     return shape
 
 

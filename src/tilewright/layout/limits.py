@@ -65,8 +65,9 @@ def check_pairs(threads: int, values: int) -> None:
         raise LayoutError(f"{shown(threads)} threads share a tile; at most {THREADS} threads are possible")
     if threads * values > PAIRS:
         raise LayoutError(
-            f"{threads} threads hold {shown(values)} values each; a map has at most {PAIRS} pairs of "
-            f"thread and value, because a check visits each; nearest legal choice: {PAIRS // threads} values"
+            f"{threads} threads hold {shown(values)} values each; a map has at most {PAIRS} pairs of thread "
+            "and value, because a check visits each",
+            f"{PAIRS // threads} values",
         )
 
 

@@ -143,19 +143,15 @@ def plan_col2im(
     """Check the arguments of `col2im`, and plan its launches; ``how`` has those of `im2col`."""
     call = Call.of("col2im", {"columns": columns, "out": out}, ("columns",), located)
     if accumulate and out is None:
-        raise LaunchError(
-            "col2im: accumulate=True without out; nearest legal choice: out=, the image to add to"
-        )
+        raise LaunchError("col2im: accumulate=True without out", "out=, the image to add to")
     extents = _extents(shape, call.infos.get("out"))
     kind = call.infos["columns"].dtype
     if kind not in SUMS:
-        raise DTypeError(f"col2im of {kind}; nearest legal choice: one of {', '.join(map(str, SUMS))}")
+        raise DTypeError(f"col2im of {kind}", f"one of {', '.join(map(str, SUMS))}")
     made = kind if kind.is_float else i32
     if "out" in call.infos and call.infos["out"].dtype != made:
         written = call.infos["out"].dtype
-        raise DTypeError(
-            f"col2im: out is {written}, and the sums of {kind} are {made}; nearest legal choice: {made}"
-        )
+        raise DTypeError(f"col2im: out is {written}, and the sums of {kind} are {made}", made)
     _check_columns(call.infos["columns"].shape, extents, how)
     backend = call.serve(target)
     call.make("out", extents, made)
@@ -184,18 +180,14 @@ def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, .
     """The shape of the image. ``shape`` and the array to write must agree."""
     if shape is None:
         if out is None:
-            raise LaunchError(
-                "col2im: neither shape nor out is given; nearest legal choice: shape=, the shape of the image"
-            )
+            raise LaunchError("col2im: neither shape nor out is given", "shape=, the shape of the image")
         return out.shape
     extents = tuple(shape)
     if min(extents, default=0) < 0:
         nearest = tuple(max(extent, 0) for extent in extents)
-        raise LaunchError(f"col2im: shape {extents}; nearest legal choice: {nearest}")
+        raise LaunchError(f"col2im: shape {extents}", nearest)
     if out is not None and out.shape != extents:
-        raise LaunchError(
-            f"col2im: out has shape {out.shape}, and shape={extents}; nearest legal choice: one of them alone"
-        )
+        raise LaunchError(f"col2im: out has shape {out.shape}, and shape={extents}", "one of them alone")
     return extents
 
 
@@ -214,7 +206,8 @@ def _check_columns(found: tuple[int, ...], extents: tuple[int, ...], how: Geomet
     if found != wanted:
         raise LaunchError(
             f"col2im: columns has shape {found}, and an image of shape {extents} has columns of shape "
-            f"{wanted}; nearest legal choice: columns of shape {wanted}"
+            f"{wanted}",
+            f"columns of shape {wanted}",
         )
 
 

@@ -478,7 +478,8 @@ def plan_complex(
     if asked.precision in HALVES_OF and asked.method == METHODS[1]:
         raise LaunchError(
             f'{asked.op}: precision="{asked.precision}" with method="3m", which loses the accuracy that '
-            'this precision asks for; nearest legal choice: method="4m"'
+            "this precision asks for",
+            'method="4m"',
         )
     parts, beta = _parts(given, asked, located)
     kind = _result_dtype(parts, asked)
@@ -539,10 +540,7 @@ def _parts(
         return parts, 1
     if asked.beta != 0 and "c" not in parts:
         if "out" not in parts:
-            raise LaunchError(
-                f"{asked.op}: beta={asked.beta} needs c or out, and neither is given; nearest legal "
-                "choice: c="
-            )
+            raise LaunchError(f"{asked.op}: beta={asked.beta} needs c or out, and neither is given", "c=")
         parts["c"] = parts["out"]
     return parts, asked.beta
 
@@ -628,9 +626,6 @@ def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:
     wanted = dtype_named(asked.out_dtype)
     check_whole_bytes(asked.op, "out_dtype", wanted, a.dtype)
     if wanted.components != 2 and not (a.is_planar and wanted.is_float):
-        raise DTypeError(
-            f"out_dtype is {wanted}, a @ b is complex: the imaginary parts would be lost; nearest legal "
-            "choice: c64"
-        )
+        raise DTypeError(f"out_dtype is {wanted}, a @ b is complex: the imaginary parts would be lost", "c64")
     said = (parts["out"].name_of_dtype, wanted) if "out" in parts else None
     return agreed(wanted.component, out, a.dtype, said)

@@ -83,8 +83,8 @@ def parts_of(
     if isinstance(given, tuple | list):
         if len(given) != 2:
             raise LaunchError(
-                f"{op}: {name} is a tuple of {len(given)} arrays; nearest legal choice: two arrays, the real "
-                "and the imaginary parts"
+                f"{op}: {name} is a tuple of {len(given)} arrays",
+                "two arrays, the real and the imaginary parts",
             )
         read = (located.get(name), located.get(name + IMAGINARY))
         labels = (f"{op}, argument {name}[{at}]" for at in range(2))
@@ -93,13 +93,14 @@ def parts_of(
         kind = first.info.dtype
         if kind != second.info.dtype or kind.components != 1 or not kind.is_float or kind.is_packed:
             raise DTypeError(
-                f"{op}: {name} is a pair of {kind} and {second.info.dtype}; nearest legal choice: two "
-                "arrays of f64, of f32, of f16 or of bf16"
+                f"{op}: {name} is a pair of {kind} and {second.info.dtype}",
+                "two arrays of f64, of f32, of f16 or of bf16",
             )
         if first.info.shape != second.info.shape:
             raise LaunchError(
                 f"{op}: the real parts of {name} have shape {first.info.shape}, the imaginary parts "
-                f"{second.info.shape}; nearest legal choice: the same shape for both"
+                f"{second.info.shape}",
+                "the same shape for both",
             )
         return Parts(given, first, second)
     lazy = getattr(given, "is_conj", None)
@@ -111,8 +112,8 @@ def parts_of(
         return Parts(given, Strided(given, info), Strided(given, info), is_real=True)
     if info.dtype.components != 2:
         raise DTypeError(
-            f"{op}: {name} is {info.dtype}, a real dtype; nearest legal choice: an array of c32, "
-            f"c64 or c128, or a pair ({name}.real, {name}.imag) of real arrays"
+            f"{op}: {name} is {info.dtype}, a real dtype",
+            f"an array of c32, c64 or c128, or a pair ({name}.real, {name}.imag) of real arrays",
         )
     steps = tuple(2 * step for step in info.strides)
     re = replace(info, strides=steps, dtype=element)
@@ -128,8 +129,7 @@ def interleaved(element: DType) -> DType:
     """
     if element.name not in INTERLEAVED:
         raise DTypeError(
-            f"there is no complex dtype with parts of {element}; nearest legal choice: out=(re, im), a "
-            f"pair of {element} arrays"
+            f"there is no complex dtype with parts of {element}", f"out=(re, im), a pair of {element} arrays"
         )
     return ALL[INTERLEAVED[element.name]]
 

@@ -84,9 +84,7 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
         Subscripts(a=('1', '0', 'i', 'j'), b=('j', 'k'), out=('1', '0', 'i', 'k'))
     """
     if not isinstance(text, str):
-        raise LaunchError(
-            f'einsum of subscripts {shown(text)}; nearest legal choice: a string such as "ik,kj->ij"'
-        )
+        raise LaunchError(f"einsum of subscripts {shown(text)}", 'a string such as "ik,kj->ij"')
     whole = "".join(text.split())
     left, arrow, right = whole.partition("->")
     operands = left.split(",")
@@ -247,17 +245,16 @@ def extents_of(named: Subscripts, a: tuple[int, ...], b: tuple[int, ...]) -> dic
         for label, extent in zip(getattr(named, name), shape, strict=True):
             if own.setdefault(label, extent) != extent:
                 raise LaunchError(
-                    f"einsum: {name} has shape {shape}, and the axes of the diagonal "
-                    f"{label!r} have {own[label]} and {extent} elements; nearest legal choice: "
-                    f"{min(own[label], extent)} in both"
+                    f"einsum: {name} has shape {shape}, and the axes of the diagonal {label!r} have "
+                    f"{own[label]} and {extent} elements",
+                    f"{min(own[label], extent)} in both",
                 )
             known = found.get(label, 1)
             if extent != known and 1 not in (extent, known):
                 what = f"axis {label!r}" if label.isalpha() else "an axis at the ellipsis"
                 raise LaunchError(
-                    f"einsum of shapes {a} and {b}: {what} has {known} and "
-                    f"{extent} elements; nearest legal choice: {known} in both, or 1, which is "
-                    "broadcast"
+                    f"einsum of shapes {a} and {b}: {what} has {known} and {extent} elements",
+                    f"{known} in both, or 1, which is broadcast",
                 )
             found[label] = extent if known == 1 else known
     return found
@@ -336,8 +333,8 @@ def check_no_view(made: Contraction) -> None:
     views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
     if views:
         raise LaunchError(
-            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view; nearest legal choice: "
-            "operands and a result whose axes can be joined, or batch_invariant=False"
+            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view",
+            "operands and a result whose axes can be joined, or batch_invariant=False",
         )
 
 

@@ -244,7 +244,7 @@ def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") ->
         legal = (*WIDE, f64) if infos["a"].dtype == f64 else WIDE
         if name in infos and infos[name].dtype not in legal:
             near = ", ".join(map(str, legal))
-            raise DTypeError(f"einsum: {name} is {infos[name].dtype}; nearest legal choice: {near}")
+            raise DTypeError(f"einsum: {name} is {infos[name].dtype}", near)
     kind = result_dtype(call.dtypes, wanted, "einsum")
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = result_shape(subscripts, named, infos)
@@ -274,9 +274,9 @@ def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") ->
     if is_split(call.dtypes, precision, how, backend, size, fits=fits):
         if against and isinstance(how, Schedule):
             raise LaunchError(
-                f"einsum: precision={precision!r} needs operands split in halves, which the f16 "
-                f"atom {how.atom.name} cannot multiply: {against}; nearest legal choice: "
-                'precision="exact" or "tf32"'
+                f"einsum: precision={precision!r} needs operands split in halves, which the f16 atom "
+                f"{how.atom.name} cannot multiply: {against}",
+                'precision="exact" or "tf32"',
             )
         both = HALVES_OF[wanted.precision] == 2
         kernel = contraction_in_halves(made).bind(both=both, ending=ending, schedule=wanted.how)

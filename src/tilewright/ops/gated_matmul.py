@@ -274,7 +274,7 @@ def plan_gated(
     backend = call.serve(wanted.target)
     call.make("out", shape, kind)
     if infos["out"].shape != shape:
-        raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
+        raise LaunchError(f"{OP}: out has shape {infos['out'].shape}", shape)
     call.check_apart(updated=("residual",))
     if wanted.schedule is None and multiplied != dtypes.f64:  # a schedule decides the dtype itself
         machine = TARGETS[backend.name], arch_of(backend, None)
@@ -307,29 +307,27 @@ def _dtypes(of: Mapping[str, DType], wanted: Wanted, terms: set[str]) -> tuple[D
     """The dtype in which operands are multiplied on any machine, and that of the result."""
     kinds = [of[name] for name in "abc"]
     if kinds[1] != kinds[2]:
-        raise DTypeError(
-            f"{OP}: b is {kinds[1]}, and c is {kinds[2]}; nearest legal choice: {kinds[1]} for both"
-        )
+        raise DTypeError(f"{OP}: b is {kinds[1]}, and c is {kinds[2]}", f"{kinds[1]} for both")
     for name, kind in of.items():
         check_whole_bytes(OP, name, kind, "a dtype of whole bytes")
     if dtypes.f64 not in kinds:
         return multiplied_as(kinds[0], kinds[1], OP), scaled_dtype(of, wanted, OP)
     if kinds[0] != kinds[1]:
-        raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}; nearest legal choice: f64 for both")
+        raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}", "f64 for both")
     if scales := sorted(terms - {*BIASES}):
         raise DTypeError(
-            f"{OP}: {', '.join(scales)} with operands of f64, and scales are f32; nearest legal choice: "
-            "scale the operands before the call"
+            f"{OP}: {', '.join(scales)} with operands of f64, and scales are f32",
+            "scale the operands before the call",
         )
     for name in BIASES:
         if name in of and of[name] not in (*OPERANDS[:3], dtypes.f64):
-            raise DTypeError(f"{OP}: {name} is {of[name]}; nearest legal choice: f64")
+            raise DTypeError(f"{OP}: {name} is {of[name]}", "f64")
     for name in ("multiply", "residual"):
         if name in of and of[name] not in (*OPERANDS, dtypes.f64):
-            raise DTypeError(f"{OP}: {name} is {of[name]}; nearest legal choice: f64")
+            raise DTypeError(f"{OP}: {name} is {of[name]}", "f64")
     made = asked_dtype(of, wanted, dtypes.f64)
     if made not in (dtypes.f64, *OPERANDS):
-        raise DTypeError(f"{OP}: the result is {made}; nearest legal choice: f64")
+        raise DTypeError(f"{OP}: the result is {made}", "f64")
     return dtypes.f64, made
 
 
@@ -341,17 +339,14 @@ def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     """
     a, b, c = (infos[name].shape for name in "abc")
     if len(b) < 2:
-        raise LaunchError(f"{OP}: b has shape {b}; nearest legal choice: a matrix, b[:, None]")
+        raise LaunchError(f"{OP}: b has shape {b}", "a matrix, b[:, None]")
     if b != c:
-        raise LaunchError(
-            f"{OP}: b has shape {b}, and c has shape {c}; nearest legal choice: the same shape for both"
-        )
+        raise LaunchError(f"{OP}: b has shape {b}, and c has shape {c}", "the same shape for both")
     shape = result_shape(a, b, OP)
     for name in BIASES:
         if name in infos and infos[name].shape != shape[-1:]:
             raise LaunchError(
-                f"{OP}: {name} has shape {infos[name].shape}; nearest legal choice: {shape[-1:]}, one number "
-                "for each column"
+                f"{OP}: {name} has shape {infos[name].shape}", f"{shape[-1:]}, one number for each column"
             )
     return shape
 

@@ -219,14 +219,11 @@ def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Lo
         if name in TERMS[2:]:
             check_broadcast(name, own, shape)
         elif own != (columns := infos[name[-1]].shape[-1:]):
-            raise LaunchError(
-                f"gemm_chain: {name} has shape {own}; nearest legal choice: {columns}, one number for each "
-                "column"
-            )
+            raise LaunchError(f"gemm_chain: {name} has shape {own}", f"{columns}, one number for each column")
     call.serve(words.target)
     against = _against_one_kernel(infos) or " and ".join(_terms(infos, words, kind))
     if words.fused and against:
-        raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
+        raise LaunchError(f"gemm_chain: fused=True, but {against}", "fused=False")
     call.make("out", shape, kind)
     check_numbers("gemm_chain", call.number, alpha=words.alpha)
     call.check_apart(updated=("residual",))
@@ -385,10 +382,10 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     kinds = {name: infos[name].dtype for name in ("a", "b", "c")}
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        raise DTypeError(f"gemm_chain: {listed}; nearest legal choice: one dtype")
+        raise DTypeError(f"gemm_chain: {listed}", "one dtype")
     if kinds["a"] not in (*FUSED, f64):  # the first product of other dtypes has another dtype than c
         known = ", ".join(map(str, (*FUSED, f64)))
-        raise DTypeError(f"gemm_chain of {kinds['a']}; nearest legal choice: one of {known}")
+        raise DTypeError(f"gemm_chain of {kinds['a']}", f"one of {known}")
     a, b, c = (infos[name].shape for name in ("a", "b", "c"))
     if not 2 <= len(a) <= 4:
         _refuse(infos, "a with shape (M, K), and one or two leading dimensions")
@@ -421,4 +418,4 @@ def _result_dtype(kinds: Mapping[str, DType], words: ChainWords) -> DType:
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
     shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items() if name in ARRAYS)
-    raise LaunchError(f"gemm_chain: {shapes} do not fit; nearest legal choice: {nearest}")
+    raise LaunchError(f"gemm_chain: {shapes} do not fit", nearest)

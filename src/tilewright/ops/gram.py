@@ -111,7 +111,7 @@ def gram(
         rank = len(shape) if isinstance(shape, tuple) else 2  # `multiplied` refuses other objects
         if rank < 2:
             near = "a matrix, a[:, None] or a[None, :]"
-            raise LaunchError(f"gram: a has shape {shape}; nearest legal choice: {near}")
+            raise LaunchError(f"gram: a has shape {shape}", near)
         lead = ascii_lowercase[: rank - 2]
         words = f"{lead}yz,{lead}xz->{lead}yx"
         plan = (wanted, stream, located, lambda call: plan_gram(call, wanted, words, located), (False, True))
@@ -137,7 +137,7 @@ def plan_gram(call: Call, wanted: Wanted, subscripts: str, located: Sequence[Loc
     infos = call.infos
     kind = infos["a"].dtype
     if not kind.is_float or kind.bits < 16:
-        raise DTypeError(f"gram of {kind}; nearest legal choice: f16, bf16, f32, f64 or a complex dtype")
+        raise DTypeError(f"gram of {kind}", "f16, bf16, f32, f64 or a complex dtype")
     made = result_dtype(call.dtypes, wanted, "gram")
     *batch, rows, depth = infos["a"].shape
     backend = call.serve(wanted.target)

@@ -158,8 +158,8 @@ def grouped_matmul(
     if isinstance(a, list | tuple) or isinstance(b, list | tuple):
         if ends is not None:
             raise LaunchError(
-                f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays; "
-                "nearest legal choice: lists without ends"
+                f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays",
+                "lists without ends",
             )
         asked = {
             "c": c is not None,
@@ -173,12 +173,11 @@ def grouped_matmul(
         }
         if found := [name for name, is_asked in asked.items() if is_asked]:
             raise LaunchError(
-                f"{OP}: {', '.join(found)} with lists; nearest legal choice: bias and activation, or one "
-                "array with ends"
+                f"{OP}: {', '.join(found)} with lists", "bias and activation, or one array with ends"
             )
         return part(LISTS)({"a": a, "b": b, "bias": bias, "out": out}, wanted, stream)
     if ends is None:
-        raise LaunchError(f"{OP}: ends is not given; nearest legal choice: ends=, or lists of arrays")
+        raise LaunchError(f"{OP}: ends is not given", "ends=, or lists of arrays")
     given = (a, b, ends, bias, out, c, multiply, residual)
     numbers: tuple[Any, ...] = () if alpha in (0, 1) else (alpha,)
     if beta != 0 and (c is not None or beta is not None):  # else c is not read, and the kernel has no beta
@@ -288,16 +287,15 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], wanted: Mapping[str, str]) -> 
         info = infos[name]
         if len(info.shape) != len(axes):
             raise LaunchError(
-                f"grouped_matmul: {name} has shape {info.shape}; nearest legal choice: "
-                f"({', '.join(axes)}{',' * (len(axes) == 1)})"
+                f"grouped_matmul: {name} has shape {info.shape}",
+                f"({', '.join(axes)}{',' * (len(axes) == 1)})",
             )
         for dim, extent in zip(axes, info.shape, strict=True):
             first, where = known.setdefault(dim, (extent, name))
             if first != extent:
                 raise LaunchError(
-                    f"grouped_matmul: {name} has {dim} = {extent}, and {where} has {dim} = {first}; nearest "
-                    f"legal choice: {first}"
+                    f"grouped_matmul: {name} has {dim} = {extent}, and {where} has {dim} = {first}", first
                 )
     if infos["ends"].dtype not in (dtypes.i32, dtypes.i64):
-        raise DTypeError(f"grouped_matmul: ends is {infos['ends'].dtype}; nearest legal choice: i32 or i64")
+        raise DTypeError(f"grouped_matmul: ends is {infos['ends'].dtype}", "i32 or i64")
     return {dim: extent for dim, (extent, _) in known.items()}

@@ -168,8 +168,8 @@ def _known(
     table[:count, LAST] = np.cumsum(np.prod(-(-sizes[:, :2] // tile), axis=1))
     if table[count - 1, LAST] > MOST_TILES:
         raise LaunchError(
-            f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}; nearest legal choice: "
-            f"shorter lists, of at most {MOST_TILES} tiles in all"
+            f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}",
+            f"shorter lists, of at most {MOST_TILES} tiles in all",
         )
     table[:count, SIZES:PLACES] = sizes
     column = PLACES
@@ -236,13 +236,13 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
             continue
         if not isinstance(list_, list | tuple):
             raise LaunchError(
-                f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are "
-                "lists; nearest legal choice: a list with one array for each product"
+                f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are lists",
+                "a list with one array for each product",
             )
         if len(list_) != len(lists.get("a", list_)):
             raise LaunchError(
-                f"grouped_matmul: {len(list_)} arrays in {name} and {len(lists['a'])} in a; nearest legal "
-                "choice: lists of the same length"
+                f"grouped_matmul: {len(list_)} arrays in {name} and {len(lists['a'])} in a",
+                "lists of the same length",
             )
         lists[name] = list_
     count = len(lists["a"])
@@ -569,13 +569,11 @@ def _described(name: str, arrays: Sequence[Any], located: Sequence[Located] = ()
         info = describe(array, f"grouped_matmul, argument {name}[{at}]", located=read)
         if len(info.shape) != rank:
             legal = "(N,)" if rank == 1 else {"a": "(M, K)", "b": "(K, N)", "out": "(M, N)"}[name]
-            raise LaunchError(
-                f"grouped_matmul: {name}[{at}] has shape {info.shape}; nearest legal choice: {legal}"
-            )
+            raise LaunchError(f"grouped_matmul: {name}[{at}] has shape {info.shape}", legal)
         if info.dtype != (found or [info])[0].dtype:
             raise DTypeError(
-                f"grouped_matmul: {name}[{at}] is {info.dtype}, and {name}[0] is {found[0].dtype}; nearest "
-                f"legal choice: one dtype for all of {name}"
+                f"grouped_matmul: {name}[{at}] is {info.dtype}, and {name}[0] is {found[0].dtype}",
+                f"one dtype for all of {name}",
             )
         found.append(info)
     return found
@@ -596,8 +594,9 @@ def _extents(infos: Mapping[str, Sequence[ArrayInfo]]) -> list[Extents]:
                 first, where = known.setdefault(dim, (extent, name))
                 if first != extent:
                     raise LaunchError(
-                        f"grouped_matmul: product {at}: {name}[{at}] has {dim} = {extent}, and {where}[{at}] "
-                        f"has {dim} = {first}; nearest legal choice: {first}"
+                        f"grouped_matmul: product {at}: {name}[{at}] has {dim} = {extent}, and "
+                        f"{where}[{at}] has {dim} = {first}",
+                        first,
                     )
         found.append(Extents(*(known[dim][0] for dim in "MNK")))
     return found

@@ -307,25 +307,23 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
     """
     if added := [name for name in ("bias", "residual") if given.get(name) is not None]:
         raise LaunchError(
-            f"{op}: {' and '.join(added)} with complex arrays; nearest legal choice: c=, which is "
-            "broadcast and added"
+            f"{op}: {' and '.join(added)} with complex arrays", "c=, which is broadcast and added"
         )
     if given.get("sums") is not None:
         raise LaunchError(f"{op}: sums with complex arrays, whose result is the sums; nearest: out=")
     if scaled := [name for name in SCALES if given.get(name) is not None]:
-        raise LaunchError(
-            f"{op}: {' and '.join(scaled)} with complex arrays; nearest legal choice: alpha=, a number"
-        )
+        raise LaunchError(f"{op}: {' and '.join(scaled)} with complex arrays", "alpha=, a number")
     if wanted.activation is not None:
         raise LaunchError(
             f"{op}: activation={shown(wanted.activation)} with complex arrays; activations are defined for "
-            "real numbers only; nearest legal choice: None"
+            "real numbers only",
+            "None",
         )
     late = {"derivative": wanted.derivative is not None, "saturate": wanted.saturate}
     if there := [name for name, is_there in late.items() if is_there]:
         raise LaunchError(
-            f"{op}: {' and '.join(there)} with complex arrays; nearest legal choice: compute the product, "
-            "then apply a function of NumPy or of your framework"
+            f"{op}: {' and '.join(there)} with complex arrays",
+            "compute the product, then apply a function of NumPy or of your framework",
         )
 
 
@@ -437,12 +435,12 @@ def _check_stored(infos: Mapping[str, ArrayInfo], operand: DType, shape: tuple[i
     """
     there = infos["sums"]
     if there.shape != shape:
-        raise LaunchError(f"matmul: sums has shape {there.shape}; nearest legal choice: {shape}")
+        raise LaunchError(f"matmul: sums has shape {there.shape}", shape)
     check_whole_bytes("matmul", "sums", there.dtype, dtypes.f32)
     if not operand.is_float:
-        raise DTypeError(f"matmul: sums with operands of {operand}; nearest legal choice: sums=None")
+        raise DTypeError(f"matmul: sums with operands of {operand}", "sums=None")
     if not there.dtype.is_float or there.dtype.components > 1:
-        raise DTypeError(f"matmul: sums is {there.dtype}; nearest legal choice: f32")
+        raise DTypeError(f"matmul: sums is {there.dtype}", "f32")
 
 
 def planes_first(call: Call, problem: Problem, wanted: Wanted) -> tuple[Any, ...]:

@@ -36,8 +36,8 @@ def check_real(op: str, wanted: Wanted) -> None:
         given = getattr(wanted, name)
         if isinstance(given, complex | np.complexfloating):
             raise LaunchError(
-                f"{op}: {name}={shown(given)} is complex and the arrays are real; nearest legal choice: "
-                f"{name}={given.real:g}, or complex arrays"
+                f"{op}: {name}={shown(given)} is complex and the arrays are real",
+                f"{name}={given.real:g}, or complex arrays",
             )
 
 
@@ -83,9 +83,7 @@ def scale_of_c(call: Call, beta: Any) -> Any:
         return 1.0
     if beta != 0 and "c" not in call.arrays:
         if "out" not in call.arrays:
-            raise LaunchError(
-                f"{call.op}: beta={beta} needs c or out, and neither is given; nearest legal choice: c="
-            )
+            raise LaunchError(f"{call.op}: beta={beta} needs c or out, and neither is given", "c=")
         call.arrays["c"], call.infos["c"] = call.arrays["out"], call.infos["out"]
     return beta
 

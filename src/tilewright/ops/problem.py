@@ -100,8 +100,8 @@ def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tupl
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise LaunchError(
-                f"{op} of shapes {a} and {b}: {name} has no dimensions, so there is no K to sum along; "
-                "nearest legal choice: a * b"
+                f"{op} of shapes {a} and {b}: {name} has no dimensions, so there is no K to sum along",
+                "a * b",
             )
     depth_b = b[-2] if len(b) > 1 else b[0]
     if a[-1] != depth_b:
@@ -174,9 +174,7 @@ def problem_of(arrays: Mapping[str, MatrixBatch], joined: str = "mn", *, multipl
     bias = arrays.get("bias")
     if bias is not None:
         if bias.shape != (n,):
-            raise LaunchError(
-                f"bias has shape {bias.shape}; nearest legal choice: ({n},), one number for each column"
-            )
+            raise LaunchError(f"bias has shape {bias.shape}", f"({n},), one number for each column")
         joined = joined.replace("n", "")  # the bias is not repeated for each batch
     if 0 in batch:  # there is nothing to compute
         m, batch = 0, (1,) * rank

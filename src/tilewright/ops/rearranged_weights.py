@@ -111,9 +111,9 @@ def rearrange_weights(
     info = describe(b, "rearrange_weights, argument b")
     if info.dtype not in PACKED:
         raise DTypeError(
-            f"rearrange_weights: b is {info.dtype}, and only 4-bit weights can be rearranged; nearest "
-            "legal choice: b=tw.packed(bytes, 'i4'), or call "
-            f"{'scaled_mm' if info.dtype.bits == 8 else 'matmul'} with b itself"
+            f"rearrange_weights: b is {info.dtype}, and only 4-bit weights can be rearranged",
+            f"b=tw.packed(bytes, 'i4'), or call {'scaled_mm' if info.dtype.bits == 8 else 'matmul'} with b "
+            "itself",
         )
     infos = {"b": info}
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
@@ -122,7 +122,7 @@ def rearrange_weights(
     check_dtypes("rearrange_weights", {name: one.dtype for name, one in infos.items()})
     grouped = in_groups(infos, group, "rearrange_weights")
     if len(info.shape) != 2:
-        raise LaunchError(f"rearrange_weights: b has shape {info.shape}; nearest legal choice: (K, N)")
+        raise LaunchError(f"rearrange_weights: b has shape {info.shape}", "(K, N)")
     if "scale_b" in infos and not grouped:
         check_scale("rearrange_weights", "scale_b", infos["scale_b"], info.shape)
     depth, columns = info.shape
@@ -132,7 +132,7 @@ def rearrange_weights(
         near = (
             f"a multiple of {info.dtype.per_byte}, because {info.dtype.per_byte} weights along K share a byte"
         )
-        raise LaunchError(f"rearrange_weights: K is {depth}; nearest legal choice: {near}")
+        raise LaunchError(f"rearrange_weights: K is {depth}", near)
     made = fresh(b.array, (columns, depth // info.dtype.per_byte), dtypes.u8).make()
     along_k = packed(made.T, info.dtype)
     wide = dtypes.f16 if info.dtype.is_float else dtypes.i8

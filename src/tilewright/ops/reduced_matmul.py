@@ -134,8 +134,7 @@ def reduced_matmul(
         outs = (out,) if isinstance(reduce, str) else tuple(out) if isinstance(out, tuple | list) else ()
     if len(outs) != len(names):
         raise LaunchError(
-            f"reduced_matmul: out is {shown(out)}; nearest legal choice: a tuple of {len(names)} arrays, of "
-            f"{', '.join(names)}"
+            f"reduced_matmul: out is {shown(out)}", f"a tuple of {len(names)} arrays, of {', '.join(names)}"
         )
     wanted = Wanted(alpha, None, activation, precision, schedule=schedule, target=target)
     given = (a, b, bias, product, *outs)
@@ -172,7 +171,7 @@ def plan_reduced(
         DTypeError: an unsupported dtype or mixture.
     """
     if axis not in (-1, -2):
-        raise LaunchError(f"reduced_matmul: axis={axis}; nearest legal choice: -1, rows, or -2, columns")
+        raise LaunchError(f"reduced_matmul: axis={axis}", "-1, rows, or -2, columns")
     check_words(wanted)
     call = Call.of("reduced_matmul", dict(zip((*ARRAYS, *names), given, strict=True)), located=located)
     arrays, infos = call.arrays, call.infos
@@ -187,12 +186,10 @@ def plan_reduced(
     for name in names:
         written = infos[name]
         if written.shape != kept:
-            raise LaunchError(
-                f"reduced_matmul: out of {name} has shape {written.shape}; nearest legal choice: {kept}"
-            )
+            raise LaunchError(f"reduced_matmul: out of {name} has shape {written.shape}", kept)
         check_whole_bytes("reduced_matmul", f"out of {name}", written.dtype, dtypes.f32)
         if not written.dtype.is_float or written.dtype.components > 1:
-            raise DTypeError(f"reduced_matmul: out of {name} is {written.dtype}; nearest legal choice: f32")
+            raise DTypeError(f"reduced_matmul: out of {name} is {written.dtype}", "f32")
     for name in (*names, *((PRODUCT,) if PRODUCT in infos else ())):
         call.check_apart(name)
     results = tuple(arrays[name] for name in names)
@@ -241,8 +238,8 @@ def _names(reduce: Any) -> tuple[str, ...]:
     if wrong or not names or len(set(names)) < len(names):
         near = close_to(wrong[0], REDUCTIONS) if wrong and isinstance(wrong[0], str) else ""
         raise LaunchError(
-            f"reduced_matmul: reduce={shown(reduce)}; nearest legal choice: one of {', '.join(REDUCTIONS)}, "
-            f"or a tuple of different ones{near}"
+            f"reduced_matmul: reduce={shown(reduce)}",
+            f"one of {', '.join(REDUCTIONS)}, or a tuple of different ones{near}",
         )
     return names
 
@@ -252,10 +249,7 @@ def _dtype(kinds: Mapping[str, DType], wanted: Wanted) -> DType:
     read = {name: kinds[name] for name in ("a", "b", "bias") if name in kinds}
     kind = result_dtype(read, wanted, "reduced_matmul")
     if not kind.is_float:
-        raise DTypeError(
-            f"reduced_matmul of {kinds['a']}; nearest legal choice: operands of a float dtype, or "
-            "your own kernel"
-        )
+        raise DTypeError(f"reduced_matmul of {kinds['a']}", "operands of a float dtype, or your own kernel")
     if PRODUCT in kinds:
         result_dtype(read | {"out": kinds[PRODUCT]}, wanted, "reduced_matmul", written=PRODUCT)
     return dtypes.f64 if kind == dtypes.f64 else dtypes.f32
@@ -266,8 +260,8 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: 
     for name in ("a", "b"):
         if len(infos[name].shape) < 2:
             raise LaunchError(
-                f"reduced_matmul: {name} has shape {infos[name].shape}; nearest legal choice: a matrix, "
-                f"{name}[{'None, :' if name == 'a' else ':, None'}]"
+                f"reduced_matmul: {name} has shape {infos[name].shape}",
+                f"a matrix, {name}[{'None, :' if name == 'a' else ':, None'}]",
             )
     if not shape[axis]:
         raise LaunchError(
@@ -276,6 +270,4 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: 
         )
     for name, own in (("bias", shape[-1:]), (PRODUCT, shape)):
         if name in infos and infos[name].shape != own:
-            raise LaunchError(
-                f"reduced_matmul: {name} has shape {infos[name].shape}; nearest legal choice: {own}"
-            )
+            raise LaunchError(f"reduced_matmul: {name} has shape {infos[name].shape}", own)

@@ -52,7 +52,7 @@ def agreed(
     """
     if asked is not None and written is not None and asked != written:
         out, named = said or (written, asked)
-        raise DTypeError(f"out is {out}, and out_dtype={named}; nearest legal choice: one of them alone")
+        raise DTypeError(f"out is {out}, and out_dtype={named}", "one of them alone")
     return written or asked or natural
 
 
@@ -85,7 +85,7 @@ def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
     """
     if kind.is_packed:
         shared = f"and {kind.per_byte} of its numbers share a byte"
-        raise DTypeError(f"{op}: {name} is {kind}, {shared}; nearest legal choice: {nearest}")
+        raise DTypeError(f"{op}: {name} is {kind}, {shared}", nearest)
 
 
 def result_dtype(
@@ -119,8 +119,8 @@ def result_dtype(
             own = kinds[name]
             if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
                 raise DTypeError(
-                    f"{name} is {own}, and a result of {made} cannot hold all its values; nearest legal "
-                    f"choice: {name} as {made}, or out_dtype='f64'"
+                    f"{name} is {own}, and a result of {made} cannot hold all its values",
+                    f"{name} as {made}, or out_dtype='f64'",
                 )
         broken = []
         for name in ("alpha", "beta"):
@@ -141,7 +141,7 @@ def result_dtype(
             )
     if made.components > 1 or (natural.is_float and not made.is_float and not wanted.saturate):
         why = "the result has no imaginary parts" if made.components > 1 else "the fractions would be lost"
-        raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
+        raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}", natural)
     return made
 
 
@@ -184,9 +184,7 @@ def check_added(kinds: Mapping[str, DType], op: str, natural: DType) -> None:
         kind = kinds[name]
         check_whole_bytes(op, name, kind, natural)
         if kind.components > 1:
-            raise DTypeError(
-                f"{name} is {kind}, and sums of {kinds['a']} are real; nearest legal choice: {name}.real"
-            )
+            raise DTypeError(f"{name} is {kind}, and sums of {kinds['a']} are real", f"{name}.real")
 
 
 def check_sums(
@@ -220,8 +218,8 @@ def check_sums(
     changed |= not kinds.keys().isdisjoint((*ADDED, *SCALES, "multiply")) or wanted.dropped.probability > 0
     if changed or kind != dtypes.i32:
         raise LaunchError(
-            f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator; nearest legal choice: "
-            f"operands of f16, or {MOST_IN_I32} products at most"
+            f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator",
+            f"operands of f16, or {MOST_IN_I32} products at most",
         )
 
 
@@ -314,8 +312,9 @@ def whole_product(kinds: Mapping[str, DType], wanted: Wanted) -> Whole | None:
     is_known = made in FLOATS or (made.kind in ("int", "uint", "bool") and not made.is_packed)
     if not is_known or not np.can_cast(natural.numpy, made.numpy, "safe"):
         raise DTypeError(
-            f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, and {made} cannot "
-            f"hold all values of {natural}; nearest legal choice: {natural}"
+            f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, and {made} cannot hold "
+            f"all values of {natural}",
+            natural,
         )
     check_added(kinds, "matmul", natural)
     changed = read_arrays(kinds, wanted)
@@ -326,8 +325,8 @@ def whole_product(kinds: Mapping[str, DType], wanted: Wanted) -> Whole | None:
     changed += ["saturate"] if wanted.saturate else []
     if changed:
         raise DTypeError(
-            f"matmul: {', '.join(changed)} with operands of {a} and {b}, whose sums wrap around on "
-            "overflow; nearest legal choice: operands of f64, or no further terms"
+            f"matmul: {', '.join(changed)} with operands of {a} and {b}, whose sums wrap around on overflow",
+            "operands of f64, or no further terms",
         )
     if made.is_float:
         return Whole(made, made)

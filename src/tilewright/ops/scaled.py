@@ -240,8 +240,8 @@ def scaled_mm(
     if isinstance(b, RearrangedWeights):
         if any(one is not None for one in (scale_b, zero_b, group)):
             raise LaunchError(
-                f"scaled_mm: b is {b!r}, which already contain scale_b, zero_b and group; nearest legal "
-                "choice: leave these arguments out"
+                f"scaled_mm: b is {b!r}, which already contain scale_b, zero_b and group",
+                "leave these arguments out",
             )
         b, scale_b, zero_b, group = b.b, b.scale_b, b.zero_b, b.group
     number, scales = _numbers_apart((scale_a, scale_b))
@@ -278,7 +278,7 @@ def _entries(table: Sequence[float] | None) -> tuple[float, ...]:
     if len(found) != TABLE_ENTRIES or not all(map(math.isfinite, found)):
         what = shown(table) if not found else f"{len(found)} numbers, {shown(table)}"
         near = f"{TABLE_ENTRIES} finite numbers, such as tw.NF4"
-        raise LaunchError(f"scaled_mm: table is {what}; nearest legal choice: {near}")
+        raise LaunchError(f"scaled_mm: table is {what}", near)
     return found
 
 
@@ -298,8 +298,7 @@ def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
         if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
             nearest = "arrays of one element; the results are multiplied by one after the other"
         raise LaunchError(
-            f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
-            f"nearest legal choice: {nearest}"
+            f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32", nearest
         )
     return product, arrays
 
@@ -386,14 +385,13 @@ def plan_scaled(
     if is_packed and depth == (b[0] * packed.per_byte,) and b[1] % packed.per_byte == 0:
         raise LaunchError(
             f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, and b packs {packed.per_byte} numbers along "
-            f"N into each byte; nearest legal choice: b=tw.packed(bytes, '{packed}', axis=0), along K"
+            "N into each byte",
+            f"b=tw.packed(bytes, '{packed}', axis=0), along K",
         )
     if extras.table and (packed != dtypes.u4 or extras.group is None):
         what = f"b is {packed}" if packed != dtypes.u4 else "group is None"
         near = "tw.packed(bytes, 'u4')" if packed != dtypes.u4 else f"group={depth[0]}, or a divisor of it"
-        raise LaunchError(
-            f"scaled_mm: a table needs codes of u4, in groups, and {what}; nearest legal choice: {near}"
-        )
+        raise LaunchError(f"scaled_mm: a table needs codes of u4, in groups, and {what}", near)
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     call.serve(wanted.target)
     call.make("out", shape, kind)
@@ -404,13 +402,12 @@ def plan_scaled(
     for entry in extras.table:
         if (obstacle := literal_obstacle(multiplied, entry)) is not None:
             what, near = obstacle
-            raise LaunchError(f"scaled_mm: in table, {what}; nearest legal choice: {near}")
+            raise LaunchError(f"scaled_mm: in table, {what}", near)
     scaling = Scaling.of(call, wanted, extras.group, shared)
     if extras.group is not None and (batch := scaling.problem.batch):
         if extras.prepass:
             raise LaunchError(
-                f"prepass=True with batches {batch} that cannot be joined to the rows of a; "
-                "nearest legal choice: prepass=None"
+                f"prepass=True with batches {batch} that cannot be joined to the rows of a", "prepass=None"
             )
         widens = False
     call.check_apart(updated=UPDATED)

@@ -66,8 +66,8 @@ def number_of(op: str, name: str, given: Any) -> float | None:
         return float(given)
     except OverflowError:  # an integer beyond the range of floats
         raise LaunchError(
-            f"{op}: {name}={shown(given)}, which is beyond the range of f64; nearest legal choice: "
-            f"{name}={LARGEST if given > 0 else -LARGEST}"
+            f"{op}: {name}={shown(given)}, which is beyond the range of f64",
+            f"{name}={LARGEST if given > 0 else -LARGEST}",
         ) from None
 
 
@@ -88,7 +88,7 @@ def multiplied_as(a: DType, b: DType, op: str = "scaled_mm") -> DType:
         (bf16, f16, i8)
     """
     if a in PACKED:
-        raise DTypeError(f"{op}: a is packed {a}, and only b may be packed; nearest legal choice: b.T @ a.T")
+        raise DTypeError(f"{op}: a is packed {a}, and only b may be packed", "b.T @ a.T")
     for dtype, known in ((a, OPERANDS), (b, (*OPERANDS, *PACKED))):
         if dtype not in known:
             held = "; if each byte holds two numbers, pass b=tw.packed(b, 'i4')" if dtype == dtypes.u8 else ""
@@ -181,7 +181,7 @@ def check_dtypes(op: str, kinds: Mapping[str, DType]) -> None:
         legal = (*legal, dtypes.f8e8m0) if name == "scale_b" and op in GROUPED else legal
         if kind not in legal:
             near = ", ".join(map(str, legal))
-            raise DTypeError(f"{op}: {name} is {kind}; nearest legal choice: {near}")
+            raise DTypeError(f"{op}: {name} is {kind}", near)
 
 
 def along_k(name: str, shape: tuple[int, ...]) -> int:
@@ -246,7 +246,7 @@ def broadcast_scale(
             if own and blocks
             else ""
         )
-        raise LaunchError(f"{op}: {name} has shape {info.shape}; nearest legal choice: {near}")
+        raise LaunchError(f"{op}: {name} has shape {info.shape}", near)
     if whole:
         shape.insert(place, 1)
         strides.insert(place, 0)
@@ -351,23 +351,23 @@ def check_prepass(
     """
     if prepass and in_blocks:
         raise LaunchError(
-            "prepass=True widens b before it is scaled, and the blocks of b have scales; "
-            "nearest legal choice: prepass=None"
+            "prepass=True widens b before it is scaled, and the blocks of b have scales", "prepass=None"
         )
     if prepass and grouped:
         if not widens_groups(infos, multiplied):
             also = ", or b=tw.rearrange_weights(b, ...)" if infos["b"].dtype in PACKED else ""
             raise LaunchError(
                 f"prepass=True widens weights with group scales to the dtype of a, {infos['a'].dtype}, and "
-                f"b must be contiguous along K; nearest legal choice: prepass=None{also}"
+                "b must be contiguous along K",
+                f"prepass=None{also}",
             )
         return
     narrow = infos["b"].dtype
     if prepass and not (narrow.bits == 8 and infos["a"].dtype == multiplied and narrow != multiplied):
         raise LaunchError(
             "prepass=True widens b of 8 bits to the dtype of a if they are multiplied in that dtype; b is "
-            f"{narrow}, a is {infos['a'].dtype}, and they are multiplied in {multiplied}; nearest "
-            "legal choice: prepass=None"
+            f"{narrow}, a is {infos['a'].dtype}, and they are multiplied in {multiplied}",
+            "prepass=None",
         )
 
 
@@ -501,44 +501,39 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
     if group is None:
         if "zero_b" in infos:
             raise LaunchError(
-                f"{op}: zero_b needs groups along K, and group is None; nearest legal choice: "
-                f"group={infos['b'].shape[0]}, with one row in zero_b and scale_b"
+                f"{op}: zero_b needs groups along K, and group is None",
+                f"group={infos['b'].shape[0]}, with one row in zero_b and scale_b",
             )
         if "scale_b" in infos and infos["scale_b"].dtype == dtypes.f8e8m0:
             raise LaunchError(
-                f"{op}: scale_b is f8e8m0, which needs groups along K, and group is None; nearest legal "
-                "choice: group=32"
+                f"{op}: scale_b is f8e8m0, which needs groups along K, and group is None", "group=32"
             )
         return False
     shape = infos["b"].shape
     if len(shape) != 2:
         what = f"b has shape {shape}"
-        raise LaunchError(
-            f"{op}: group={group} needs a matrix of weights, and {what}; nearest legal choice: (K, N)"
-        )
+        raise LaunchError(f"{op}: group={group} needs a matrix of weights, and {what}", "(K, N)")
     depth, columns = shape
     if group < 1:
         raise LaunchError(
-            f"{op}: group={group}, and a group has at least 1 element along K; nearest legal choice: "
-            f"group={depth}, which makes one group, or None"
+            f"{op}: group={group}, and a group has at least 1 element along K",
+            f"group={depth}, which makes one group, or None",
         )
     if depth % group:
         nearest = divisor_at_most(depth, group) if depth else 1
-        raise LaunchError(
-            f"{op}: group={group} does not divide K, {depth}; nearest legal choice: group={nearest}"
-        )
+        raise LaunchError(f"{op}: group={group} does not divide K, {depth}", f"group={nearest}")
     given = [name for name in OF_GROUPS if name in infos]
     if not given:
         raise LaunchError(
-            f"{op}: group={group}, and neither scale_b nor zero_b is an array; nearest legal choice: "
-            f"scale_b of shape {(depth // group, columns)}"
+            f"{op}: group={group}, and neither scale_b nor zero_b is an array",
+            f"scale_b of shape {(depth // group, columns)}",
         )
     for name in given:
         if infos[name].shape != (depth // group, columns):
             raise LaunchError(
                 f"{op}: {name} has shape {infos[name].shape}; for b of shape {shape} it needs one number "
-                f"for each column and each group of {group} along K; nearest legal choice: "
-                f"{(depth // group, columns)}"
+                f"for each column and each group of {group} along K",
+                (depth // group, columns),
             )
     return True
 

@@ -74,12 +74,10 @@ def dropout_of(op: str, probability: float, seed: int, offset: int) -> Dropout:
         return NO_DROPOUT
     _check_dropout(probability, seed, offset)
     if not 0 <= probability < 1:
-        raise LaunchError(
-            f"{op}: dropout={shown(probability)}; nearest legal choice: a number from 0 to below 1"
-        )
+        raise LaunchError(f"{op}: dropout={shown(probability)}", "a number from 0 to below 1")
     for name, given in (("seed", seed), ("offset", offset)):
         if given < 0:
-            raise LaunchError(f"{op}: {name}={given}; nearest legal choice: an integer of at least 0")
+            raise LaunchError(f"{op}: {name}={given}", "an integer of at least 0")
     return Dropout(probability, seed, offset)
 
 
@@ -133,17 +131,20 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
     if wanted.schedule is not None and splitting != Splitting():
         raise LaunchError(
             f"{op}: schedule= already fixes the split of K, so split_k, reduction and batch_invariant may "
-            "not be given; nearest legal choice: schedule=tw.Schedule(..., split_k=4), or no schedule="
+            "not be given",
+            "schedule=tw.Schedule(..., split_k=4), or no schedule=",
         )
     if wanted.batch_invariant and wanted.split_k == "stream":
         raise LaunchError(
             f'{op}: batch_invariant=True with split_k="stream", which cuts K at places that depend on the '
-            'number of rows; nearest legal choice: split_k="auto"'
+            "number of rows",
+            'split_k="auto"',
         )
     if wanted.batch_invariant and wanted.reduction and not REDUCTIONS[wanted.reduction].is_ordered:
         raise LaunchError(
             f'{op}: batch_invariant=True with reduction="{wanted.reduction}", which adds the parts in the '
-            'order of their arrival; nearest legal choice: reduction="workspace"'
+            "order of their arrival",
+            'reduction="workspace"',
         )
 
 
@@ -202,6 +203,6 @@ def check_derivative(op: str, derivative: str | None, *, multiplies: bool) -> No
         raise LaunchError(f"derivative={shown(derivative)}; choose one of {', '.join(DERIVATIVES)}{near}")
     if not multiplies:
         raise LaunchError(
-            f"{op}: derivative={derivative!r} needs multiply; nearest legal choice: multiply=, the array "
-            "to which the activation was applied"
+            f"{op}: derivative={derivative!r} needs multiply",
+            "multiply=, the array to which the activation was applied",
         )

@@ -488,7 +488,7 @@ class KernelReport:
             OutputError: the file cannot be written; an earlier one stays as it was.
         """
         if not isinstance(path, str | PathLike):
-            raise LaunchError(f"path={shown(path)}; nearest legal choice: 'report.html'")
+            raise LaunchError(f"path={shown(path)}", "'report.html'")
         with output(Path(path)) as file:
             file.write(self.page.encode())
 
@@ -555,7 +555,7 @@ def kernel_report(
         True
     """
     if not is_number(check_seconds) or not check_seconds >= 0:
-        raise LaunchError(f"check_seconds={shown(check_seconds)}; nearest legal choice: 0")
+        raise LaunchError(f"check_seconds={shown(check_seconds)}", "0")
     if target is not None:
         known = target_named(target)
         if arch is not None:
@@ -566,8 +566,8 @@ def kernel_report(
         subject, note = _of_call(kernel, arguments, named, target, arch)
     else:
         raise LaunchError(
-            f"kernel_report: {shown(kernel)} is no kernel; nearest legal choice: a function decorated with "
-            "@tw.kernel, its .bind(…), or an operation such as tw.matmul"
+            f"kernel_report: {shown(kernel)} is no kernel",
+            "a function decorated with @tw.kernel, its .bind(…), or an operation such as tw.matmul",
         )
     return KernelReport(KernelFacts(subject, subject.target, arch, check_seconds, measure, note).record())
 

@@ -99,7 +99,7 @@ def residues(
         (True, 'uint64', (70, 50))
     """
     if not is_integer(seed) or seed < 0:
-        raise LaunchError(f"seed={shown(seed)}; nearest legal choice: 0")
+        raise LaunchError(f"seed={shown(seed)}", "0")
     if isinstance(kernel, Bound):
         bound, rest = kernel, named
     elif isinstance(kernel, Kernel):

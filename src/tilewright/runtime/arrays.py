@@ -257,9 +257,7 @@ def sharing(what: str, why: str, written: str) -> LaunchError:
         >>> str(sharing("out and a", "a is overwritten", "out"))
         'out and a share memory, or may: a is overwritten; nearest legal choice: another array for out'
     """
-    return LaunchError(
-        f"{what} share memory, or may: {why}; nearest legal choice: another array for {written}"
-    )
+    return LaunchError(f"{what} share memory, or may: {why}", f"another array for {written}")
 
 
 def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
@@ -421,8 +419,8 @@ def _classify(array: Any) -> ArrayReader:
         return DEVICE_ARRAYS
     if base_of(cls, "jax", "Tracer"):
         raise LaunchError(
-            "a JAX tracer has no memory: it stands for an array while JAX transforms a function; nearest "
-            "legal choice: a call outside of jax.jit, jax.grad and jax.vmap"
+            "a JAX tracer has no memory: it stands for an array while JAX transforms a function",
+            "a call outside of jax.jit, jax.grad and jax.vmap",
         )
     if hasattr(cls, "__dlpack__"):
         return frameworks.DLPACK

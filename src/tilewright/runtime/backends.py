@@ -77,7 +77,7 @@ def arch_named(target: str | None, arch: str | None) -> Arch:
         # The target that has the architecture; CUDA for an unknown name.
         owners = (one.name for one in TARGETS.values() if arch in one.architectures)
         wanted = next(owners, CUDA.name)
-        raise LaunchError(f"arch={arch!r} without a target; nearest legal choice: add target={wanted!r}")
+        raise LaunchError(f"arch={arch!r} without a target", f"add target={wanted!r}")
     return REFERENCE
 
 

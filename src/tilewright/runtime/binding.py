@@ -73,8 +73,8 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
             raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
     if info.dtype.kind not in KINDS:
         raise DTypeError(
-            f"{name} is {info.dtype}, a dtype that kernels do not support; nearest legal choice: its bytes, "
-            f"{name}.view(np.uint8)"
+            f"{name} is {info.dtype}, a dtype that kernels do not support",
+            f"its bytes, {name}.view(np.uint8)",
         )
     empty = 0 in info.shape
     # The contiguous dimension: the last of stride 1 and extent above 1, else the last of stride 1. The
@@ -211,8 +211,8 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
     for name, length in lengths.items():
         if length > MOST_ELEMENTS:
             raise LaunchError(
-                f"kernel {kernel.name}: {length} elements of memory for {name}, whose indices have 32 bits; "
-                f"nearest legal choice: {MOST_ELEMENTS}, by fewer blocks or fewer parts"
+                f"kernel {kernel.name}: {length} elements of memory for {name}, whose indices have 32 bits",
+                f"{MOST_ELEMENTS}, by fewer blocks or fewer parts",
             )
     sizes = {param.sym.name: env[param.sym] for param in kernel.sizes}
     layouts = {name: (info.shape, info.strides) for name, info in arrays.items()}
@@ -293,8 +293,7 @@ def check_no_stream(stream: Any, target: str) -> None:
     """
     if stream is not None:
         raise LaunchError(
-            f"stream={shown(stream)} is for GPUs; the {target} target runs before it returns; nearest legal "
-            "choice: stream=None"
+            f"stream={shown(stream)} is for GPUs; the {target} target runs before it returns", "stream=None"
         )
 
 
@@ -416,9 +415,7 @@ def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]
     plain = _plain(name, dtype, value)
     if (nearest := nearest_held(dtype, plain)) is not None:
         becomes = "0" if abs(plain) < 1 else "infinite" if has_infinity(dtype) else "NaN"
-        raise LaunchError(
-            f"{name}={shown(value)} becomes {becomes} in {dtype}; nearest legal choice: {nearest}"
-        )
+        raise LaunchError(f"{name}={shown(value)} becomes {becomes} in {dtype}", nearest)
     return np.asarray(plain).astype(dtype.numpy)
 
 
@@ -430,7 +427,7 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
         except OverflowError:  # an integer beyond f64
             most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
             text = f"{name}={shown(value)} must be a number that {dtype} can hold"
-            raise LaunchError(f"{text}; nearest legal choice: {most}") from None
+            raise LaunchError(f"{text}", most) from None
         except Exception:  # noqa: BLE001 a user's `__float__` may raise anything
             pass
         raise LaunchError(f"{name}={shown(value)} must be a number that {dtype} can hold")

@@ -204,7 +204,8 @@ def _refuse_clashes(
         if parameter.name not in named and options.get(parameter.name) is not None:
             raise LaunchError(
                 f"check({parameter.name}=...): {parameter.name} is an option of check, and a parameter of "
-                f"kernel {program.name}; nearest legal choice: give the parameter by its position"
+                f"kernel {program.name}",
+                "give the parameter by its position",
             )
 
 

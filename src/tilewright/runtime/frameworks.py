@@ -228,8 +228,8 @@ def numpy_element(given: Any) -> DType:
         return found
     if (one := _ONE_IN_A_BYTE.get(given)) is not None:
         raise LaunchError(
-            f"an array of {given} has one number per byte; nearest legal choice: "
-            f"tw.packed(tw.pack(array, tw.{one}), tw.{one}), with {one.per_byte} in each"
+            f"an array of {given} has one number per byte",
+            f"tw.packed(tw.pack(array, tw.{one}), tw.{one}), with {one.per_byte} in each",
         )
     if not given.isnative:
         raise LaunchError(
@@ -371,8 +371,8 @@ def _records_gradient(tensor: Any) -> bool:
 def _refuse_gradient(tensor: Any) -> None:
     if _records_gradient(tensor):
         raise LaunchError(
-            "the tensor requires a gradient, and kernels record none; nearest legal "
-            "choice: tensor.detach(), or a call under torch.no_grad()"
+            "the tensor requires a gradient, and kernels record none",
+            "tensor.detach(), or a call under torch.no_grad()",
         )
 
 
@@ -391,8 +391,8 @@ def has_tangent(tensor: Any) -> bool:
 def _refuse_tangent(tensor: Any) -> None:
     if has_tangent(tensor):
         raise LaunchError(
-            "the tensor has a tangent of PyTorch's forward mode, which kernels would lose; nearest legal "
-            "choice: torch.autograd.forward_ad.unpack_dual(tensor).primal"
+            "the tensor has a tangent of PyTorch's forward mode, which kernels would lose",
+            "torch.autograd.forward_ad.unpack_dual(tensor).primal",
         )
 
 

@@ -495,8 +495,8 @@ class PreparedGpu(ABC):
             where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
             raise LaunchError(
                 f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
-                f"{function.index} runs only {resident} of them at the same time; nearest legal choice: "
-                f"{resident} blocks, and each does the work of several{where}"
+                f"{function.index} runs only {resident} of them at the same time",
+                f"{resident} blocks, and each does the work of several{where}",
             )
         return True
 

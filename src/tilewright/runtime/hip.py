@@ -198,8 +198,8 @@ def listing_together(executables: Sequence[Executable]) -> str:
     archs = sorted({made.arch for made in executables})
     if len({*names}) < len(names) or len(archs) != 1:
         raise LaunchError(
-            f"kernels {', '.join(names)} for {', '.join(archs)} in one code object; nearest legal choice: "
-            "kernels of different names, for one architecture"
+            f"kernels {', '.join(names)} for {', '.join(archs)} in one code object",
+            "kernels of different names, for one architecture",
         )
     # The texts define shared functions under equal names; namespaces keep them apart.
     parts = [f"namespace part_{at} {{\n{made.source}}}\n" for at, made in enumerate(executables)]

@@ -380,8 +380,7 @@ class Bound(BoundChecks):
         )
         if not isinstance(made, Flow):
             raise LaunchError(
-                f"kernel {self.program.name} is explicit, and only dataflow kernels have a flow; nearest "
-                "legal choice: trace"
+                f"kernel {self.program.name} is explicit, and only dataflow kernels have a flow", "trace"
             )
         return made
 
@@ -396,9 +395,7 @@ class Bound(BoundChecks):
         try:
             names = {store.operand.name for store in self.flow(*given).stores}
         except TilewrightError as error:
-            raise SignatureError(
-                f"{error}; its results are not known; nearest legal choice: results="
-            ) from error
+            raise SignatureError(f"{error}; its results are not known", "results=") from error
         return tuple(one.name for one in parameters if one.name in names)
 
     def schedule_for(

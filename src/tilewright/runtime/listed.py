@@ -139,7 +139,8 @@ class ArrayList:
             at = int(rest.argmax())
             raise LaunchError(
                 f"{self.name}[{at}] has a distance to the others that is {rest[at]} bytes more than a "
-                f"multiple of {size} bytes; nearest legal choice: arrays aligned to {size} bytes"
+                f"multiple of {size} bytes",
+                f"arrays aligned to {size} bytes",
             )
         return found
 

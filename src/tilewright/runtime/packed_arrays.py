@@ -84,9 +84,7 @@ def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo
         LaunchError: it is no array of u8, or not contiguous along the axis.
     """
     if found.dtype != u8:
-        raise LaunchError(
-            f"an array of {found.dtype} for packed {kind}; nearest legal choice: its bytes, as an array of u8"
-        )
+        raise LaunchError(f"an array of {found.dtype} for packed {kind}", "its bytes, as an array of u8")
     if 0 in found.shape:  # the strides of an empty array mean nothing
         last = axis if axis is not None and -len(found.shape) <= axis < len(found.shape) else -1
         counts = [max(extent, 2) for extent in found.shape]  # no other stride is 1
@@ -97,15 +95,16 @@ def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo
     dim = packed_dim(found.strides, found.shape, in_bytes=True)
     if dim is None:
         raise LaunchError(
-            f"strides {found.strides} of the bytes of packed {kind}: they are contiguous along no dimension; "
-            "nearest legal choice: np.ascontiguousarray(array)"
+            f"strides {found.strides} of the bytes of packed {kind}: they are contiguous along no dimension",
+            "np.ascontiguousarray(array)",
         )
     if axis is not None:
         rank = len(found.shape)
         if not -rank <= axis < rank or (found.strides[axis] != 1 and found.shape[axis] > 1):
             raise LaunchError(
-                f"axis={axis} of packed {kind}: bytes of shape {found.shape} and strides {found.strides} are "
-                f"not contiguous along it; nearest legal choice: axis={dim}"
+                f"axis={axis} of packed {kind}: bytes of shape {found.shape} and strides {found.strides} "
+                "are not contiguous along it",
+                f"axis={dim}",
             )
         dim = axis % rank
     each = kind.per_byte

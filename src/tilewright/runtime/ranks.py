@@ -94,10 +94,11 @@ def send(source: Any, target: Any, counter: Any = None, value: int = 1) -> Step:
     if one.dtype != other.dtype or one.shape != other.shape:
         raise LaunchError(
             f"send: the source is {one.dtype} of shape {one.shape}, the target {other.dtype} of shape "
-            f"{other.shape}; nearest legal choice: a target of {one.dtype} and shape {one.shape}"
+            f"{other.shape}",
+            f"a target of {one.dtype} and shape {one.shape}",
         )
     if other.readonly:
-        raise LaunchError("send: the target is read-only; nearest legal choice: an array that can be written")
+        raise LaunchError("send: the target is read-only", "an array that can be written")
     line = _line()
     values = _value("source", one), _value("target", other)
     arrays = dict(zip(values, (host_array(one), host_array(other)), strict=True))
@@ -195,11 +196,9 @@ def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksRepor
         6.0
     """
     if not is_sequence(programs) or len(programs) == 0:
-        raise LaunchError(
-            f"ranks: programs={shown(programs)}; nearest legal choice: a list of steps for each rank"
-        )
+        raise LaunchError(f"ranks: programs={shown(programs)}", "a list of steps for each rank")
     if resident is not None and resident < 1:
-        raise LaunchError(f"ranks: resident={resident} blocks; nearest legal choice: resident=1")
+        raise LaunchError(f"ranks: resident={resident} blocks", "resident=1")
     streams = []
     for rank, program in enumerate(programs):
         steps: list[Any] = list(program) if is_sequence(program) else [None]
@@ -209,8 +208,9 @@ def ranks(programs: Sequence[Any], *, resident: int | None = None) -> RanksRepor
             if not isinstance(step, KernelStep | EngineStep):
                 raise LaunchError(
                     f"ranks: the program of rank {rank} has {shown(program if step is None else step)} as a "
-                    "step; nearest legal choice: a list of tw.testing.launch(...), send(...), post(...) and "
-                    "hold(...), or a list of such lists"
+                    "step",
+                    "a list of tw.testing.launch(...), send(...), post(...) and hold(...), or a list of "
+                    "such lists",
                 )
         streams.append(own)
     return run_ranks(streams, resident or RESIDENT)
@@ -221,11 +221,11 @@ def _counted(kind: Any, verb: str, counter: Any, value: int, line: Location) -> 
     info = _described(verb, "counter", counter)
     if info.dtype != u32 or any(extent != 1 for extent in info.shape) or info.readonly:
         raise LaunchError(
-            f"{verb}: the counter is {info.dtype} of shape {info.shape}; nearest legal choice: an array of "
-            "one u32 that can be written, for instance counters[1:2] of np.zeros(4, np.uint32)"
+            f"{verb}: the counter is {info.dtype} of shape {info.shape}",
+            "an array of one u32 that can be written, for instance counters[1:2] of np.zeros(4, np.uint32)",
         )
     if not (is_integer(value) and 0 < value < 1 << 32):
-        raise LaunchError(f"{verb}: value={shown(value)} of a u32 counter; nearest legal choice: value=1")
+        raise LaunchError(f"{verb}: value={shown(value)} of a u32 counter", "value=1")
     return kind(_value("counter", info), int(value), location=line), host_array(info)
 
 

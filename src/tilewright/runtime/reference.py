@@ -54,8 +54,8 @@ def check_lanes(kernel: Kernel, lanes: object) -> None:
         return
     near = kernel.lanes if asked is None else min(legal, key=lambda n: abs(n - asked))
     raise LaunchError(
-        f"kernel {kernel.name}: lanes={shown(lanes)}; warps have {' or '.join(map(str, legal))} threads; "
-        f"nearest legal choice: lanes={near}"
+        f"kernel {kernel.name}: lanes={shown(lanes)}; warps have {' or '.join(map(str, legal))} threads",
+        f"lanes={near}",
     )
 
 
@@ -93,7 +93,8 @@ def asked_blocks(kernel: Kernel, grid: Sequence[int], blocks: Any) -> list[tuple
         last = tuple(extent - 1 for extent in grid)
         raise LaunchError(
             f"kernel {kernel.name}: blocks={shown(blocks)} is no selection of blocks of the grid "
-            f'{tuple(grid)}; nearest legal choice: "all", a number of them, or indices such as [{last}]'
+            f"{tuple(grid)}",
+            f'"all", a number of them, or indices such as [{last}]',
         )
     return found
 
@@ -190,9 +191,9 @@ def _asked(name: str, kernel: Kernel, sizes: Any) -> dict[str, list[int]]:
         values = list(wanted) if is_sequence(wanted) else [wanted]
         if dim not in known or not values or not all(is_integer(v) and v >= 0 for v in values):
             raise LaunchError(
-                f"kernel {name}: sizes={shown(sizes)} gives extents for {shown(dim)}, which the kernel "
-                f"does not have; nearest legal choice: extents of {', '.join(known) or 'none'}, as in "
-                "{{'M': (64, 65)}}"
+                f"kernel {name}: sizes={shown(sizes)} gives extents for {shown(dim)}, which the kernel does "
+                "not have",
+                f"extents of {', '.join(known) or 'none'}, as in {{{{'M': (64, 65)}}}}",
             )
         found[dim] = [int(v) for v in values]
     return found
@@ -385,8 +386,7 @@ def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset
         if name not in kernel.written_params:
             known = ", ".join(sorted(kernel.written_params)) or "none"
             raise LaunchError(
-                f"kernel {kernel.name}: {what}={name!r} is not an array that the kernel writes; nearest "
-                f"legal choice: {known}"
+                f"kernel {kernel.name}: {what}={name!r} is not an array that the kernel writes", known
             )
     return frozenset(given)
 
@@ -447,7 +447,7 @@ def drawn(
     read = {value.buffer.name for op in kernel.walk() for value in op.read if value.is_tensor}
     if strange := [name for name in given if name not in kinds or not kinds[name].is_float]:
         floats = ", ".join(name for name, kind in kinds.items() if kind.is_float)
-        raise LaunchError(f"residues are given for {strange[0]}; nearest legal choice: one of {floats}")
+        raise LaunchError(f"residues are given for {strange[0]}", f"one of {floats}")
     made: dict[str, HostArray] = {}
     numbers = Residues(ring)
     places: dict[Any, HostArray] = {}

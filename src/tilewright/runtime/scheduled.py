@@ -274,8 +274,8 @@ class Scheduled:
                 if self._schedule is not None:
                     raise LaunchError(
                         f"kernel {self._program.name}: schedule= is for dataflow kernels, and this kernel "
-                        "is explicit; nearest legal choice: tw.tiles and tw.steps in its "
-                        "body, or no schedule"
+                        "is explicit",
+                        "tw.tiles and tw.steps in its body, or no schedule",
                     )
                 self._is_explicit = True
                 return made
@@ -332,7 +332,7 @@ def without_schedule(
     given = constants["schedule"]
     if given is not None and not isinstance(given, Schedule | Splitting):
         raise LaunchError(
-            f"kernel {program.name}: schedule={shown(given)} is no schedule; nearest legal choice: "
-            "tw.Schedule(...), or None to let the library choose"
+            f"kernel {program.name}: schedule={shown(given)} is no schedule",
+            "tw.Schedule(...), or None to let the library choose",
         )
     return {name: value for name, value in constants.items() if name != "schedule"}, given

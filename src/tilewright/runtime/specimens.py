@@ -142,28 +142,25 @@ def like(
     (bytes_,) = _counts("alignment", (align,))
     if bytes_ < least or bytes_ % least:
         raise LaunchError(
-            f"align={align!r}: an address of {kind} is a multiple of its {least} bytes; "
-            f"nearest legal choice: {max(bytes_ // least, 1) * least}"
+            f"align={align!r}: an address of {kind} is a multiple of its {least} bytes",
+            max(bytes_ // least, 1) * least,
         )
     if kind.is_packed and 0 not in extents:
         each, dim = kind.per_byte, packed_dim(steps, extents)
         if dim is None:
             raise LaunchError(
-                f"strides {steps} of {kind}: numbers that share a byte must lie along a dimension of "
-                "stride 1; nearest "
-                "legal choice: strides=None, and order='C' or 'F'"
+                f"strides {steps} of {kind}: numbers that share a byte must lie along a dimension of stride "
+                "1",
+                "strides=None, and order='C' or 'F'",
             )
         if rest := extents[dim] % each:
             raise LaunchError(
-                f"extent {extents[dim]} of dimension {dim} for {kind}, where {each} numbers share a byte; "
-                "nearest "
-                f"legal choice: {extents[dim] - rest + each}"
+                f"extent {extents[dim]} of dimension {dim} for {kind}, where {each} numbers share a byte",
+                extents[dim] - rest + each,
             )
         for step in (step for step in steps if step != 1 and step % each):
             nearest = step + each - step % each
-            raise LaunchError(
-                f"stride {step} of {kind} would begin within a byte; nearest legal choice: {nearest}"
-            )
+            raise LaunchError(f"stride {step} of {kind} would begin within a byte", nearest)
     return Specimen(kind, extents, steps, bytes_)
 
 
@@ -176,7 +173,7 @@ def _counts(what: str, given: Any) -> tuple[int, ...]:
         ) from None
     for number in found:
         if not 0 <= number < 2**63:
-            raise LaunchError(f"{what} {number} is out of range; nearest legal choice: 0 to 2**63 - 1")
+            raise LaunchError(f"{what} {number} is out of range", "0 to 2**63 - 1")
     return found
 
 

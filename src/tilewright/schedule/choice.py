@@ -546,4 +546,4 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
     else:
         why = next((why for one in known for why in one.against), "")
         why, nearest = why or "its blocks wait for each other, or form clusters", ANOTHER
-    return LaunchError(f"{said}: {why}; nearest legal choice: {nearest}")
+    return LaunchError(f"{said}: {why}", nearest)

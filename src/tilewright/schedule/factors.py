@@ -349,7 +349,7 @@ def _inner(product: Sum, side: int, m: Span, n: Span) -> InnerProduct:
         near = "a function of the product and of numbers, as in (s * low).to(X.dtype)"
     else:
         return InnerProduct(sums[0], depth, view, None, None, side)
-    raise TraceError(f"{text}; nearest legal choice: {near}; or {EXPLICIT}", product.location)
+    raise TraceError(f"{text}", product.location, f"{near}; or {EXPLICIT}")
 
 
 @dataclass(frozen=True)
@@ -447,9 +447,9 @@ def _depths(
             spans = f"{last[1].name} before {term.sum.span.name}"
             raise TraceError(
                 f"a sum along {last[1].name} is scaled before that along {term.sum.span.name} is added, and "
-                f"another total needs the loops in the opposite order; nearest legal choice: a kernel for "
-                f"each result, with the loop over {spans}",
+                "another total needs the loops in the opposite order",
                 term.sum.location,
+                f"a kernel for each result, with the loop over {spans}",
             )
     return depths, [*scaled.values()]
 
@@ -498,17 +498,18 @@ def _refuse_others(product: Sum, first: Sum) -> None:
     kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
     if product is not first and any((*product.scales, *first.scales)):
         raise TraceError(
-            "one of several products has scales; products that share an accumulator must share their "
-            f"scales; nearest legal choice: one product, or {EXPLICIT}",
+            "one of several products has scales; products that share an accumulator must share their scales",
             product.location,
+            f"one product, or {EXPLICIT}",
         )
     if kinds[0] != kinds[1]:
         a, b, c, precision = kinds[0]
         raise TraceError(
             f"products of {a} and {b}, added up in {c} ({precision}), and products of {kinds[1][0]} and "
-            f"{kinds[1][1]}, added up in {kinds[1][2]} ({kinds[1][3]}), in one kernel; one instruction "
-            "must multiply them all; nearest legal choice: convert the operands to the same dtypes",
+            f"{kinds[1][1]}, added up in {kinds[1][2]} ({kinds[1][3]}), in one kernel; one instruction must "
+            "multiply them all",
             product.location,
+            "convert the operands to the same dtypes",
         )
 
 
@@ -525,9 +526,9 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     ]
     if not whole:
         raise TraceError(
-            f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}; "
-            f"nearest legal choice: {EXPLICIT}",
+            f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}",
             node.location or product.location,
+            EXPLICIT,
         )
     others = tuple(part for part in parts if part is not whole[0])
     return Factor(whole[0], row, product.span, plain(node), others, _scale(scale, row, product))
@@ -542,17 +543,17 @@ def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
         part = plain(part.given[0])
     if not isinstance(part, ArrayPart) or row not in part.at or product.span not in part.at:
         raise TraceError(
-            f"a scale of a product must be an array tiled along {row.name} and {product.span.name}; nearest "
-            f"legal choice: S[{row.name}, {product.span.name} // 128]",
+            f"a scale of a product must be an array tiled along {row.name} and {product.span.name}",
             node.location or product.location,
+            f"S[{row.name}, {product.span.name} // 128]",
         )
     run, rows = (run_along(part, span) or 1 for span in (product.span, row))
     if run == 1:
         raise TraceError(
             f"a scale that changes with each {product.span.name}; a scale multiplies a partial sum, so "
-            f"several products must share it; nearest legal choice: S[{row.name}, {product.span.name} "
-            "// 128]",
+            "several products must share it",
             node.location or product.location,
+            f"S[{row.name}, {product.span.name} // 128]",
         )
     return Scale(part, view, run, rows)
 

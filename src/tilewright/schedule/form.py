@@ -260,9 +260,9 @@ def form_of(flow: Flow) -> Form:
     if len(inner) != 2:
         raise TraceError(
             f"kernel {flow.name} has a product over {len(inner)} tiled dimensions; schedules compute "
-            f"products over one or two; nearest legal choice: another "
-            f"batch= of tw.tiles, or {EXPLICIT}",
+            "products over one or two",
             where,
+            f"another batch= of tw.tiles, or {EXPLICIT}",
         )
     m, n = inner
     stored = Counter(store.operand for store in flow.stores)
@@ -270,33 +270,33 @@ def form_of(flow: Flow) -> Form:
         twice = next(operand.name for operand, count in stored.items() if count > 1)
         raise TraceError(
             f"{twice} is stored twice, so tiles above the diagonal are not computed, and "
-            f"{store.operand.name} is stored once; nearest legal choice: a kernel of its own for "
-            f"{store.operand.name}, or one store of {twice}",
+            f"{store.operand.name} is stored once",
             store.location,
+            f"a kernel of its own for {store.operand.name}, or one store of {twice}",
         )
     for at, store in enumerate(flow.stores):
         first = next((one for one in flow.stores[:at] if one.operand == store.operand), None)
         if first is not None and not _agree(first.value, store.value):
             name, (rows, columns) = store.operand.name, (m.name, n.name)
             raise TraceError(
-                f"{name} is stored twice, with values that are computed differently; nearest legal choice: "
-                f"the same value, {name}[{rows}, {columns}] = value and {name}[{columns}, {rows}] = value.T",
+                f"{name} is stored twice, with values that are computed differently",
                 store.location,
+                f"the same value, {name}[{rows}, {columns}] = value and {name}[{columns}, {rows}] = value.T",
             )
     if flow.grouped is not None and (len(batch) > 1 or flow.grouped != m):
         raise TraceError(
-            f"kernel {flow.name} has products of groups of {flow.grouped.name} with other batches; nearest "
-            f"legal choice: groups of the rows of a matrix, without batch=; or {EXPLICIT}",
+            f"kernel {flow.name} has products of groups of {flow.grouped.name} with other batches",
             where,
+            f"groups of the rows of a matrix, without batch=; or {EXPLICIT}",
         )
     plan = plan_of(flow, m, n)
     for one in flow.moved:
         if flow.grouped is not None or max(stored.values()) > 1:
             name, why = one.operand.name, "has groups" if flow.grouped is not None else "is stored twice"
             raise TraceError(
-                f"{name} consists of shards, and the result {why}, which decides the order of tiles too; "
-                f"nearest legal choice: batches in place of groups, or one store; or {EXPLICIT}",
+                f"{name} consists of shards, and the result {why}, which decides the order of tiles too",
                 one.location,
+                f"batches in place of groups, or one store; or {EXPLICIT}",
             )
     factors = {id(one.part) for one in (*plan.rows_m, *plan.rows_n)}
     below = {id(node) for total in flow.walk() if isinstance(total, Sum) for node in walk(total)}
@@ -326,29 +326,31 @@ def form_of(flow: Flow) -> Form:
                     near = f"{name} after the loop, where it scales the sum"
                 else:
                     near = f"an earlier kernel, which waits for {name} and stores the factor"
-            raise TraceError(f"{wrong}; nearest legal choice: {near}; or {EXPLICIT}", one.location)
+            raise TraceError(f"{wrong}", one.location, f"{near}; or {EXPLICIT}")
     bounded = next((span for span in plan.depths if span.groups is not None), None)
     if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):
         other = next((span.name for span in plan.depths if span != bounded), f"groups of {m.name}")
         raise TraceError(
-            f"kernel {flow.name} has products over {bounded.name}, whose bounds lie in memory, and "
-            f"{other}; nearest legal choice: two kernels, or {EXPLICIT}",
+            f"kernel {flow.name} has products over {bounded.name}, whose bounds lie in memory, and {other}",
             where,
+            f"two kernels, or {EXPLICIT}",
         )
     for factor in (*plan.rows_m, *plan.rows_n) if bounded is not None else ():
         runs = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]
         if factor.scale is not None or runs:
             raise TraceError(
                 f"kernel {flow.name} has neighbours along {factor.depth.name} that share a scale, and its "
-                f"bounds lie in memory; nearest legal choice: an element for each {factor.depth.name}",
+                "bounds lie in memory",
                 where,
+                f"an element for each {factor.depth.name}",
             )
     for node in flow.walk():  # a reduced dimension lies in one tile, and groups have any length
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
             raise TraceError(
-                f"{node.combine} along {flow.grouped.name}, the rows of a group, whose number is known "
-                f"only on the device; nearest legal choice: {EXPLICIT}",
+                f"{node.combine} along {flow.grouped.name}, the rows of a group, whose number is known only "
+                "on the device",
                 node.location,
+                EXPLICIT,
             )
     row_sums = tuple(node for node in flow.walk() if isinstance(node, RowSum))
     return Form(

@@ -331,8 +331,8 @@ class Schedule:
         (m, n, _), groups = self.tile, self.cooperating
         if m % groups:
             raise LayoutError(
-                f"{groups} groups cannot share the {m} rows of a tile equally; nearest legal choice: "
-                f"{-(-m // groups) * groups} rows"
+                f"{groups} groups cannot share the {m} rows of a tile equally",
+                f"{-(-m // groups) * groups} rows",
             )
         return _tiled(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
 

@@ -530,12 +530,12 @@ def export(
     if not re.fullmatch(r"[A-Za-z_]\w*", called) or c_name(called) != called:
         near = re.sub(r"\W", "_", called) or "kernel"
         near = f"kernel_{near}" if near[0].isdigit() or c_name(near) != near else near
-        raise LaunchError(f"name {called!r} is no name of C functions; nearest legal choice: {near}")
+        raise LaunchError(f"name {called!r} is no name of C functions", near)
     known = {
         arch: target for target in TARGETS.values() if target.machine_code for arch in target.architectures
     }
     if not archs:
-        raise LaunchError(f"no architecture to export for; nearest legal choice: {host_arch()}")
+        raise LaunchError("no architecture to export for", host_arch())
     for arch in archs:
         if arch not in known:
             raise LaunchError(
@@ -544,7 +544,8 @@ def export(
         if known[arch] is CPU and not runs_here(arch):
             raise LaunchError(
                 f"{arch} is the architecture of another machine than this one, and the library has launch "
-                f"code for this one; nearest legal choice: {host_arch()}, or an export on such a machine"
+                "code for this one",
+                f"{host_arch()}, or an export on such a machine",
             )
     if not problems:
         raise LaunchError("no arrays to export for; give the arrays of at least one problem")
@@ -584,13 +585,13 @@ def _check_dtypes(parameters: Sequence[Parameter], problems: Sequence[Problem]) 
         ranks = {len(one.shape) for problem in problems if (one := problem[at]) is not None}
         if packed := [kind for kind in there if kind.is_packed]:
             raise LaunchError(
-                f"{parameter.name} is {packed[0]}, whose elements share bytes, and no such array is "
-                "exported; nearest legal choice: i8"
+                f"{parameter.name} is {packed[0]}, whose elements share bytes, and no such array is exported",
+                "i8",
             )
         for what, found in (("dtype", kinds), ("number of dimensions", ranks)):
             if len(found) > 1:
                 raise LaunchError(
                     f"{parameter.name} has more than one {what} ({', '.join(sorted(map(str, found)))}), and "
-                    "C functions do not tell them apart; nearest legal choice: an export for each, with "
-                    "--name"
+                    "C functions do not tell them apart",
+                    "an export for each, with --name",
                 )

@@ -184,7 +184,8 @@ class LoadedKernel:
             if backend.name not in self.targets:
                 raise LaunchError(
                     f"{self.name} was exported for {', '.join(self.targets)}, and these arrays need "
-                    f"{backend.name}; nearest legal choice: tilewright export … --arch for this machine"
+                    f"{backend.name}",
+                    "tilewright export … --arch for this machine",
                 )
             if self._wants_check and backend.name not in self._checked:
                 self.check(backend.name)
@@ -259,8 +260,8 @@ class LoadedKernel:
         wanted, rank = self._dtypes[name], len(self.manifest["classes"][0][name]["shape"])
         if info.dtype != wanted or len(info.shape) != rank:
             raise LaunchError(
-                f"{self.name}: {name} is {info.dtype} with {len(info.shape)} dimensions; nearest legal "
-                f"choice: {wanted} with {rank}"
+                f"{self.name}: {name} is {info.dtype} with {len(info.shape)} dimensions",
+                f"{wanted} with {rank}",
             )
         if info.readonly and any(name in one["writes"] for one in self.manifest["kernels"]):
             raise LaunchError(f"{self.name} writes {name}, which is read-only; pass a writable array")
@@ -406,9 +407,7 @@ def load_kernel(folder: str | Path, *, check: bool = True) -> LoadedKernel:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else "none"
-        raise LaunchError(
-            f"{place}: {MANIFEST} has format {found}; nearest legal choice: {FORMAT}; export it again"
-        )
+        raise LaunchError(f"{place}: {MANIFEST} has format {found}", f"{FORMAT}; export it again")
     if lost := [key for key in KEYS if key not in manifest]:
         raise LaunchError(f"{place}: {MANIFEST} has no {lost[0]!r}; nearest: export it again")
     name = manifest["name"]

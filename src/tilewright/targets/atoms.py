@@ -217,7 +217,7 @@ def fma(
     lanes_m, lanes_n = integers("lanes", lanes, 2, "lanes along M and N")
     rows_and_columns = integers("each", each, 2, "rows and columns of one lane")
     if paired and (lanes_m % 2 or lanes_n % 2):
-        raise LayoutError(f"{lanes_m} x {lanes_n} lanes in pairs; nearest legal choice: even numbers of both")
+        raise LayoutError(f"{lanes_m} x {lanes_n} lanes in pairs", "even numbers of both")
     return _fma(dtype, acc, (lanes_m, lanes_n), rows_and_columns, bool(paired))
 
 
@@ -254,7 +254,7 @@ def dots(dtype: DType | str, each: tuple[int, int] = (4, 4), depth: int = 16) ->
     """
     dtype = dtype_named(dtype)
     if not dtype.is_float:
-        raise LayoutError(f"dots({dtype}): integers; nearest legal choice: fma({dtype})")
+        raise LayoutError(f"dots({dtype}): integers", f"fma({dtype})")
     m, n = integers("each", each, 2, "rows and columns whose sums are computed together")
     k, acc = integer("depth", depth), dtype.computed
     a, b = (Distribution((rows, k), (), (Mode(k, 1, 1), Mode(rows, 0, 1))) for rows in (m, n))
@@ -343,11 +343,11 @@ def wgmma(
     if row is None:
         asked = f"{dtype}" + (f" by {right}" if right != dtype else "") + (f" into {total}" if total else "")
         known = ", ".join(f"{x.a} by {x.b} into {x.c}" for x in WGMMA)
-        raise LayoutError(f"there is no wgmma atom for {asked}; nearest legal choice: one of {known}")
+        raise LayoutError(f"there is no wgmma atom for {asked}", f"one of {known}")
     unit = row.wide if n > 32 else 8
     if n % unit or not 8 <= n <= 256:
         nearest = min(max(round(n / unit) * unit, 8), 256)
-        raise LayoutError(f"wgmma has no atom of {n} columns; nearest legal choice: {nearest}")
+        raise LayoutError(f"wgmma has no atom of {n} columns", nearest)
     return _wgmma(row, n)
 
 

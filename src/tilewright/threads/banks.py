@@ -311,9 +311,9 @@ def coalesced(
     """
     extents = integers("tile", tile)
     if not extents:
-        raise LayoutError("a tile of no dimension; nearest legal choice: (1,)")
+        raise LayoutError("a tile of no dimension", "(1,)")
     if threads < 1:
-        raise LayoutError(f"threads={threads}; nearest legal choice: threads=1")
+        raise LayoutError(f"threads={threads}", "threads=1")
     rank = len(extents)
     chosen = tuple(reversed(range(rank))) if order is None else tuple(order)
     steps = tuple(1 if dim == chosen[0] else None for dim in range(rank)) if strides is None else strides

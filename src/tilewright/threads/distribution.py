@@ -245,8 +245,8 @@ class Distribution(Drawable):
         if made is None:
             nearest = tuple(self._nearest(dim, extent) for dim, extent in enumerate(shape))
             raise LayoutError(
-                f"box of {tuple(shape)} at {tuple(start)} is not the same part of every thread's values; "
-                f"nearest legal choice: boxes of {nearest} at multiples of their extents"
+                f"box of {tuple(shape)} at {tuple(start)} is not the same part of every thread's values",
+                f"boxes of {nearest} at multiples of their extents",
             )
         return made
 
@@ -282,7 +282,8 @@ class Distribution(Drawable):
             nearest = tuple(1 if new == 1 else old for new, old in zip(shape, self.shape, strict=True))
             raise LayoutError(
                 f"{tuple(shape)} is not a projection of a tile of shape {self.shape}: each extent is 1 or "
-                f"stays; nearest legal choice: {nearest}"
+                "stays",
+                nearest,
             )
         gone = {d for d, (new, old) in enumerate(zip(shape, self.shape, strict=True)) if new == 1 != old}
         threads = tuple(Mode(m.extent, None, 0) if m.dim in gone else m for m in self.threads)
@@ -381,8 +382,8 @@ def blocked(
         )
     if sorted(order) != list(range(len(tile))):
         raise LayoutError(
-            f"order={tuple(order)} does not name each of {len(tile)} dimensions once; nearest legal choice: "
-            f"order={tuple(range(len(tile)))}, the first dimension fastest"
+            f"order={tuple(order)} does not name each of {len(tile)} dimensions once",
+            f"order={tuple(range(len(tile)))}, the first dimension fastest",
         )
     for dim, (extent, count) in enumerate(zip(tile, threads, strict=True)):
         if extent % count:
@@ -414,15 +415,15 @@ def _visited(
     if sorted(access_order) != list(range(len(chunk))):
         nearest = (first, *(dim for dim in reversed(range(len(chunk))) if dim != first))
         raise LayoutError(
-            f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once; nearest "
-            f"legal choice: access_order={nearest}"
+            f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once",
+            f"access_order={nearest}",
         )
     run = chunk[first] if vector is None else int(vector)
     if run < 1 or chunk[first] % run:
         nearest_run = divisor_at_most(chunk[first], run)
         raise LayoutError(
-            f"vectors of {run} do not divide a thread's {chunk[first]} values along dimension {first}; "
-            f"nearest legal choice: vector={nearest_run}"
+            f"vectors of {run} do not divide a thread's {chunk[first]} values along dimension {first}",
+            f"vector={nearest_run}",
         )
     steps = [
         Mode(chunk[dim] // run, dim, run) if dim == first else Mode(chunk[dim], dim, 1)
@@ -458,7 +459,8 @@ def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: 
         if extent % (count * unit):
             raise LayoutError(
                 f"{count} threads with vectors of {unit} do not divide the extent {extent} of dimension "
-                f"{dim}; nearest legal choice: {fitting(extent, count, unit)}"
+                f"{dim}",
+                fitting(extent, count, unit),
             )
     order = [vector_dim, *(dim for dim in reversed(range(len(tile))) if dim != vector_dim)]
     thread_modes = tuple(Mode(threads[dim], dim, units[dim]) for dim in order)

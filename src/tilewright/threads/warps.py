@@ -87,7 +87,8 @@ def by_warps(
         nearest = tuple(max(extent // unit, 1) * unit for extent, unit in zip(extents, units, strict=True))
         raise LayoutError(
             f"{_words(counts, reuse)} with base tiles of {_by(base.shape)} do not fill a tile of "
-            f"{_by(extents)}, which must be a multiple of {_by(units)}; nearest legal choice: {nearest}"
+            f"{_by(extents)}, which must be a multiple of {_by(units)}",
+            nearest,
         )
     right = tuple(extent // unit for extent, unit in zip(extents, units, strict=True))
     single = None if repeats is None or isinstance(repeats, Iterable) else int(repeats)
@@ -96,7 +97,8 @@ def by_warps(
         raise LayoutError(
             f"repeats={wanted}: {_words(counts, reuse)} divide a tile of {_by(extents)} into parts of "
             f"{_by([e // p for e, p in zip(extents, parts, strict=True)])}, which are {_by(right)} base "
-            f"tiles of {_by(base.shape)}; nearest legal choice: repeats={right}"
+            f"tiles of {_by(base.shape)}",
+            f"repeats={right}",
         )
     return _repeated(base, counts, order, dims, (right[0], right[1]), interleaved)
 
@@ -147,7 +149,7 @@ def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count 
     """
     tile, dtype = _matrix("tile", tile), dtype_named(dtype)
     if contiguous not in (0, 1):
-        raise LayoutError(f"contiguous={contiguous}; nearest legal choice: 0 or 1")
+        raise LayoutError(f"contiguous={contiguous}", "0 or 1")
     width = max(8 * ACCESS_BYTES // dtype.bits, 1)
     run, other = tile[contiguous], tile[1 - contiguous]
     along = 8 * RUN_BYTES // (width * dtype.bits)
@@ -159,7 +161,8 @@ def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count 
         nearest[contiguous] = max(run // (width * along), 1) * width * along
         raise LayoutError(
             f"a warp moves {width * along} {dtype} along dimension {contiguous} of the tile {_by(tile)} and "
-            f"{across} along the other, which do not divide it; nearest legal choice: {tuple(nearest)}"
+            f"{across} along the other, which do not divide it",
+            tuple(nearest),
         )
     shape = (across, width * along) if contiguous == 1 else (width * along, across)
     threads = (Mode(along, contiguous, width), Mode(across, 1 - contiguous, 1))
@@ -182,13 +185,13 @@ def _grid(warps: Layout | Pair) -> tuple[tuple[int, int], tuple[int, int]]:
 def _shared_out(reuse: str | None, along: int | None) -> tuple[int | None, int | None]:
     """Return the dimension that each axis of the grid divides."""
     if reuse not in REUSES:
-        raise LayoutError(f"reuse={reuse!r}; nearest legal choice: one of {', '.join(map(repr, REUSES))}")
+        raise LayoutError(f"reuse={reuse!r}", f"one of {', '.join(map(repr, REUSES))}")
     if reuse is None:
         if along is not None:
             raise LayoutError(f"along={along} without reuse: the warps divide both dimensions")
         return (0, 1)
     if along not in (None, 0, 1):
-        raise LayoutError(f"along={along}; nearest legal choice: 0 or 1")
+        raise LayoutError(f"along={along}", "0 or 1")
     if reuse == "row":
         return (0 if along is None else along, None)
     return (None, 1 if along is None else along)

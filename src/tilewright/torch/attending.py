@@ -304,8 +304,8 @@ def _run_attention(
 def _attention_with_gradient(*args: Any) -> Any:
     if args[8] is not None:
         raise LaunchError(
-            "tilewright.torch.attention: a gradient is wanted, and keys in pages (k_pages) have none; "
-            "nearest legal choice: the call under torch.no_grad(), or keys and values without pages"
+            "tilewright.torch.attention: a gradient is wanted, and keys in pages (k_pages) have none",
+            "the call under torch.no_grad(), or keys and values without pages",
         )
     return recorded(AttentionGradient, *args)
 
@@ -411,17 +411,12 @@ def attention(
     for name, number in (("seed", seed), ("offset", offset)):
         if not isinstance(number, int | torch.SymInt):
             raise LaunchError(
-                f"tilewright.torch.attention: {name}={number!r}; nearest legal choice: an integer from 0 to "
-                f"{LARGEST_SEED}"
+                f"tilewright.torch.attention: {name}={number!r}", f"an integer from 0 to {LARGEST_SEED}"
             )
         if number > LARGEST_SEED:
-            raise LaunchError(
-                f"tilewright.torch.attention: {name}={number}; nearest legal choice: {LARGEST_SEED}"
-            )
+            raise LaunchError(f"tilewright.torch.attention: {name}={number}", LARGEST_SEED)
     if isinstance(diagonal, str) and diagonal != LAST:
-        raise LaunchError(
-            f"tilewright.torch.attention: diagonal={diagonal!r}; nearest legal choice: {LAST!r}, or a number"
-        )
+        raise LaunchError(f"tilewright.torch.attention: diagonal={diagonal!r}", f"{LAST!r}, or a number")
     of_words = 0 if isinstance(diagonal, str) else diagonal, isinstance(diagonal, str), window, soft_cap
     words = Words(causal, *of_words, dropout, seed, offset, scale)
     out, lse = ATTENTION(q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, k_pages, *words)

@@ -473,8 +473,9 @@ def im2col(
     if image.dim() < 3 or min(_places(image, taps, *how)) < 1:
         raise LaunchError(
             f"tilewright.torch.im2col: a filter of {tuple(taps)} has no place in an image of "
-            f"{tuple(image.shape)}; nearest legal choice: a filter with an extent for each of the "
-            f"{max(image.dim() - 2, 1)} spatial dimensions, none larger than the padded image"
+            f"{tuple(image.shape)}",
+            f"a filter with an extent for each of the {max(image.dim() - 2, 1)} spatial dimensions, none "
+            "larger than the padded image",
         )
     return IM2COL(image, taps, *how)
 
@@ -491,8 +492,8 @@ def _for_each(op: str, rank: int, words: Mapping[str, int | Sequence[int]]) -> l
         numbers = list(one) if isinstance(one, Iterable) else [one] * repeats
         if rank > 0 and (len(numbers) != rank or min(numbers) < least):
             raise LaunchError(
-                f"tilewright.torch.{op}: {name}={one}; nearest legal choice: {rank} numbers of at least "
-                f"{least}, one for each spatial dimension"
+                f"tilewright.torch.{op}: {name}={one}",
+                f"{rank} numbers of at least {least}, one for each spatial dimension",
             )
         made.append(numbers)
     return made

@@ -96,8 +96,7 @@ class KernelOperation:
         for one, value in self.signature.given(arguments):
             if one.kind == "tensor" and not isinstance(value, torch.Tensor):
                 raise LaunchError(
-                    f"{self.signature.name}: {one.name} is a {type(value).__name__}; nearest legal choice: a "
-                    "tensor"
+                    f"{self.signature.name}: {one.name} is a {type(value).__name__}", "a tensor"
                 )
         return self.operation(*arguments)
 
@@ -158,8 +157,8 @@ class KernelOperation:
     def _differentiate(self, *arguments: Any) -> Any:
         if self._gradient is None:
             raise LaunchError(
-                f"{self.operation.name}: the kernel has no gradient; nearest legal choice: the decorator "
-                "backward of the operation, tensor.detach(), or a call under torch.no_grad()"
+                f"{self.operation.name}: the kernel has no gradient",
+                "the decorator backward of the operation, tensor.detach(), or a call under torch.no_grad()",
             )
         return recorded(WithGradient, self, *arguments)
 

@@ -474,8 +474,8 @@ def reduced_matmul(
     """
     if type(reduce) is not str or min(a.dim(), b.dim()) < 2:
         raise LaunchError(
-            f"tilewright.torch.reduced_matmul: reduce={reduce!r} of {a.dim()} and {b.dim()} dimensions; "
-            "nearest legal choice: one name of a reduction, of matrices"
+            f"tilewright.torch.reduced_matmul: reduce={reduce!r} of {a.dim()} and {b.dim()} dimensions",
+            "one name of a reduction, of matrices",
         )
     return REDUCED_MATMUL(a, b, bias, reduce, axis, alpha, activation, precision)
 
@@ -603,8 +603,8 @@ def _scaled_with_gradient(
     if wanted or a.dim() < 2 or not by_rows:
         what = " and ".join(wanted) or ("a vector" if a.dim() < 2 else "a with scales of blocks")
         raise LaunchError(
-            f"tilewright.torch.scaled_mm: {what} has no gradient; nearest legal choice: detach(), or matmul "
-            "with weights of 16 bits"
+            f"tilewright.torch.scaled_mm: {what} has no gradient",
+            "detach(), or matmul with weights of 16 bits",
         )
     scales = (scale_a, scale_b, zero_b)
     sums = recorded(ScaledGradient, a, b, *scales, bias, factor, group, packed, out_dtype)

@@ -161,8 +161,7 @@ class Attention(nn.Module):
         if num_heads < 1 or embed_dim % num_heads:
             near = max(heads for heads in range(1, max(num_heads, 2)) if not embed_dim % heads)
             raise LaunchError(
-                f"Attention: num_heads={num_heads} does not divide embed_dim={embed_dim}; nearest legal "
-                f"choice: num_heads={near}"
+                f"Attention: num_heads={num_heads} does not divide embed_dim={embed_dim}", f"num_heads={near}"
             )
         self.num_heads = num_heads
         self.causal = causal
@@ -223,13 +222,11 @@ class QuantizedLinear(nn.Module):
     ) -> None:
         super().__init__()
         if weights not in FORMATS:
-            raise LaunchError(
-                f"QuantizedLinear: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}"
-            )
+            raise LaunchError(f"QuantizedLinear: weights={weights!r}", f"one of {', '.join(FORMATS)}")
         if weights in IN_GROUPS and not _fits_bytes(in_features, group):
             raise LaunchError(
-                f"QuantizedLinear: in_features={in_features} is no even multiple of group={group}; nearest "
-                "legal choice: weights='i8', or a divisor as group if in_features is even"
+                f"QuantizedLinear: in_features={in_features} is no even multiple of group={group}",
+                "weights='i8', or a divisor as group if in_features is even",
             )
         self.in_features, self.out_features = in_features, out_features
         self.weights, self.group = weights, group if weights in IN_GROUPS else None
@@ -505,8 +502,7 @@ class FeedForward(nn.Module):
         """
         if len(given := (*args, *kwargs.values())) != 1:
             raise LaunchError(
-                f"FeedForward: {len(given)} arguments; nearest legal choice: one tensor (..., K), as the "
-                "replaced module takes it"
+                f"FeedForward: {len(given)} arguments", "one tensor (..., K), as the replaced module takes it"
             )
         [x], order, function = given, self.order, self.function
         layers: dict[str | None, Any] = {None: None, **self._modules}
@@ -637,7 +633,7 @@ def convert(
         ({'0': 'Linear'}, {'2': 'left out by only='})
     """
     if weights is not None and weights not in FORMATS:
-        raise LaunchError(f"convert: weights={weights!r}; nearest legal choice: one of {', '.join(FORMATS)}")
+        raise LaunchError(f"convert: weights={weights!r}", f"one of {', '.join(FORMATS)}")
     check_words(Wanted(precision=precision))
     models, masks, layers = (sys.modules.get(f"transformers.{name}") for name in TRANSFORMERS)
     done = Replacements({}, {})

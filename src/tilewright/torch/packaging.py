@@ -162,13 +162,13 @@ def _copied(one: Any) -> Any:
         return one
     if not one.is_cpu:
         raise LaunchError(
-            f"{HERE}: a call has a tensor on {one.device}, and libraries run on "
-            "processors; nearest legal choice: the model and its inputs on the CPU"
+            f"{HERE}: a call has a tensor on {one.device}, and libraries run on processors",
+            "the model and its inputs on the CPU",
         )
     if one.dtype not in SCALAR_TYPES or one.dim() > MOST_RANK:
         raise LaunchError(
-            f"{HERE}: a call has a tensor of {one.dtype} with {one.dim()} dimensions; nearest "
-            f"legal choice: at most {MOST_RANK} dimensions, of {', '.join(map(str, SCALAR_TYPES))}"
+            f"{HERE}: a call has a tensor of {one.dtype} with {one.dim()} dimensions",
+            f"at most {MOST_RANK} dimensions, of {', '.join(map(str, SCALAR_TYPES))}",
         )
     one = one.detach().resolve_conj().resolve_neg()
     size, extents = one.element_size(), zip(one.shape, one.stride(), strict=True)
@@ -340,7 +340,8 @@ class Texts:
             if kind is None:
                 raise LaunchError(
                     f"{HERE}: {operation.name} has an argument {one.name} of type {one.real_type}, which "
-                    "PyTorch's stable interface does not pass; nearest legal choice: matmul"
+                    "PyTorch's stable interface does not pass",
+                    "matmul",
                 )
             declared.append(f"{kind} given_{one.name}")
             if "Tensor" in kind:
@@ -482,8 +483,7 @@ def export_operations(
             model(*one)
     if not seen.found:
         raise LaunchError(
-            f"{HERE}: the model calls no operation of this package; nearest legal choice: "
-            "tilewright.torch.convert(model) first"
+            f"{HERE}: the model calls no operation of this package", "tilewright.torch.convert(model) first"
         )
     with torch.no_grad():
         texts = Texts([_recorded(*one) for one in seen.found.values()])
@@ -521,8 +521,8 @@ def _check(records: Sequence[Record], library: Library) -> None:
             if stuck or not torch.equal(_in_bytes(own), _in_bytes(one)):
                 raise LaunchError(
                     f"{HERE}: the launches of {record.operation.name} alone do not compute the result of "
-                    f"{record.text}, because PyTorch computes a part of it; nearest legal choice: the "
-                    "operation without packed sequences, and without rows of no group"
+                    f"{record.text}, because PyTorch computes a part of it",
+                    "the operation without packed sequences, and without rows of no group",
                 )
 
 
@@ -547,8 +547,7 @@ def _linked(glue: str, static: bytes) -> bytes:
     found = [one for one in find_toolchains() if one.name != "zig"]
     if not found:
         raise ToolchainError(
-            "libraries for PyTorch need g++ or clang++, and neither is on PATH; nearest legal choice: the "
-            "system's package of g++"
+            "libraries for PyTorch need g++ or clang++, and neither is on PATH", "the system's package of g++"
         )
     root = Path(torch.__file__).parent
     with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:

@@ -560,7 +560,8 @@ def matmul(
         if any(one is not None for one in (bias, activation, multiply, residual)) or dropout:
             raise LaunchError(
                 "tilewright.torch.matmul of complex tensors has no bias, activation, multiply, dropout or "
-                "residual; nearest legal choice: c=, or an operation on the result"
+                "residual",
+                "c=, or an operation on the result",
             )
         return complex_matmul(a, b, c, alpha=alpha, beta=beta, precision=precision, out_dtype=out_dtype)
     words = (alpha, beta, activation, derivative, precision, out_dtype)
@@ -573,10 +574,7 @@ def matmul(
         dropout_of("tilewright.torch.matmul", dropout, seed, offset)
     value = MATMUL(a, b, c, bias, multiply, None, *words)
     if not value.is_floating_point():
-        raise DTypeError(
-            f"tilewright.torch.matmul: dropout of {value.dtype}; nearest legal choice: operands of a float "
-            "dtype"
-        )
+        raise DTypeError(f"tilewright.torch.matmul: dropout of {value.dtype}", "operands of a float dtype")
     if residual is not None:
         pairs = zip(reversed(residual.shape), reversed(value.shape), strict=False)
         if residual.dim() > value.dim() or any(extent not in (1, whole) for extent, whole in pairs):
@@ -629,8 +627,7 @@ def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
     def linear(x: Any, weight: Any, bias: Any = None, **words: Any) -> Any:
         if not isinstance(weight, torch.Tensor):
             raise LaunchError(
-                f"tilewright.torch.linear: weight is a {type(weight).__name__}; nearest legal choice: "
-                "torch.as_tensor(weight)"
+                f"tilewright.torch.linear: weight is a {type(weight).__name__}", "torch.as_tensor(weight)"
             )
         turned = weight if weight.dim() < 2 else weight.mT
         if bias is None:

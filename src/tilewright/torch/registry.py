@@ -67,7 +67,7 @@ def dtype_of(given: torch.dtype) -> DType:
     """
     found = _DTYPES.get(given)
     if found is None:
-        raise LaunchError(f"{given} is not supported; nearest legal choice: {', '.join(map(str, _DTYPES))}")
+        raise LaunchError(f"{given} is not supported", ", ".join(map(str, _DTYPES)))
     return found
 
 
@@ -110,9 +110,9 @@ def check_no_tangents(name: str, args: Sequence[Any]) -> None:
     """
     if forward_ad._current_level >= 0 and any(map(has_tangent, tensors_of(args))):
         raise LaunchError(
-            f"tilewright.torch.{name}: a tensor has a tangent, and forward mode is not supported; nearest "
-            "legal choice: reverse mode (torch.autograd.grad, torch.func.vjp), or the call on "
-            "torch.autograd.forward_ad.unpack_dual(tensor).primal"
+            f"tilewright.torch.{name}: a tensor has a tangent, and forward mode is not supported",
+            "reverse mode (torch.autograd.grad, torch.func.vjp), or the call on "
+            "torch.autograd.forward_ad.unpack_dual(tensor).primal",
         )
 
 
@@ -294,8 +294,8 @@ class Operation:
         for at, name in self._words.items():
             if isinstance(args[at], torch.Tensor):
                 raise LaunchError(
-                    f"tilewright.torch.{self.name}: {name} is a tensor, and has no gradient; nearest legal "
-                    f"choice: {name}.item(), or a product with the tensor by PyTorch"
+                    f"tilewright.torch.{self.name}: {name} is a tensor, and has no gradient",
+                    f"{name}.item(), or a product with the tensor by PyTorch",
                 )
         return self.overload(*args)
 
@@ -327,7 +327,8 @@ class Operation:
             if len(there) > 1:
                 raise LaunchError(
                     f"tilewright.torch.{self.name}: tensors on the device meta have no elements, and others "
-                    "do; nearest legal choice: all tensors on one device"
+                    "do",
+                    "all tensors on one device",
                 )
             return fake(*args)
 

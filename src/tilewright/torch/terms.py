@@ -229,7 +229,7 @@ def product_shape(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
     if all(isinstance(extent, int) for one in (a, b) for extent in one.shape):
         return result_shape(a.shape, b.shape)
     if not a.dim() or not b.dim():
-        raise LaunchError("matmul of a scalar; nearest legal choice: an array of one dimension or more")
+        raise LaunchError("matmul of a scalar", "an array of one dimension or more")
     rows = a.shape[-2:-1] if a.dim() > 1 else ()
     columns = b.shape[-1:] if b.dim() > 1 else ()
     torch._check(a.shape[-1] == b.shape[-2 if b.dim() > 1 else 0], lambda: "matmul: K of a and b differ")

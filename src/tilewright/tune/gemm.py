@@ -159,7 +159,7 @@ class OperationLaunch(TuningSubject):
         plans = [one.plan for one in recorded_calls(call, *arguments, **named, target=target)]
         launched = [plan for plan in plans if plan is not None and plan.launches]
         if not launched:
-            raise LaunchError(f"{text} launches no kernel; nearest legal choice: arrays with elements")
+            raise LaunchError(f"{text} launches no kernel", "arrays with elements")
         launch = launched[-1].product
         specimens = [like(one.info.dtype, one.info.shape, strides=one.info.strides) for one in launch.arrays]
         names = [one.name for one in launch.kernel.program.parameters if one.kind == "tensor"]

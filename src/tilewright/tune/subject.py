@@ -228,9 +228,7 @@ class SubjectArrays:
         for name, specimen in self.subject.specimens.items():
             made = specimen.filled(rng)
             if not isinstance(made, np.ndarray):
-                raise LaunchError(
-                    f"{name} is {specimen}: packed elements cannot be compared here; nearest legal choice: i8"
-                )
+                raise LaunchError(f"{name} is {specimen}: packed elements cannot be compared here", "i8")
             if name in integers:
                 made[...] = integers[name]
             elif specimen.dtype.is_float and not self._is_whole:
@@ -275,8 +273,8 @@ class SubjectArrays:
             count = prod(shapes[index.name])
             if extent < (count if index in distinct else min(count, 1)):
                 raise LaunchError(
-                    f"{index.name} has {count} elements, and chooses among {extent} rows; nearest legal "
-                    f"choice: {extent} elements"
+                    f"{index.name} has {count} elements, and chooses among {extent} rows",
+                    f"{extent} elements",
                 )
             chosen = rng.integers(0, extent, count) if count > extent else rng.permutation(extent)[:count]
             found[index.name] = chosen.reshape(shapes[index.name])
@@ -413,7 +411,8 @@ def _placed(array: Array, target: str) -> Any:
     if not dense.flags.c_contiguous:
         raise LaunchError(
             f"an array of shape {array.shape} and strides {array.strides} bytes has gaps, and is measured "
-            "without; nearest legal choice: no strides"
+            "without",
+            "no strides",
         )
     made: DeviceArray = device_put(dense, target)
     if order == [*range(array.ndim)]:

@@ -164,7 +164,7 @@ class Trial:
             atom, tile = self.schedule.atom, "x".join(map(str, self.schedule.tile))
             about = about or f"{tile}, {atom}, stages {self.schedule.stages}"
         if atom is None:
-            raise LaunchError(f"kernel {self.bound.program.name} is explicit; nearest legal choice: atom=")
+            raise LaunchError(f"kernel {self.bound.program.name} is explicit", "atom=")
         self.atom, self.period = atom, period
         self.name = f"{self.bound.program.name}<{self.target}, {self.dtype}, {about}>"
 

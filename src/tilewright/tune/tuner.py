@@ -73,7 +73,7 @@ class Tuner:
         refused = {repr(one.schedule): "; ".join(one.against) for one in found if one.against}
         if not legal:
             why = next(iter(refused.values()), "it is explicit, so that no schedule makes it")
-            raise LaunchError(f"{self.subject} has no candidates: {why}; nearest legal choice: tw.steps")
+            raise LaunchError(f"{self.subject} has no candidates: {why}", "tw.steps")
         known = self.journal.outcomes(self._problem)
         left = [one for one in legal if repr(one.schedule) not in known]
         already = len(legal) - len(left)

@@ -227,8 +227,8 @@ def _split_groups(
     if groups < 1 or channels % groups:
         near = divisor_at_most(channels, groups)
         raise LayoutError(
-            f"{groups} groups do not divide {shape[channel]} channels; nearest legal choice: groups={near}, "
-            "or an array with a dimension of groups, and group= instead of groups="
+            f"{groups} groups do not divide {shape[channel]} channels",
+            f"groups={near}, or an array with a dimension of groups, and group= instead of groups=",
         )
     return [Unmerge(channel, (groups, each))], [*moved, channel]
 

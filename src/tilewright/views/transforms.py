@@ -258,8 +258,8 @@ class Slice:
         rank = len(self.at)
         if wrong := [dim for dim in self.edges if not -rank <= dim < rank]:
             raise LayoutError(
-                f"slice has edges={self.edges}: dimension {wrong[0]} is none of the {rank} dimensions; "
-                f"nearest legal choice: {min(max(wrong[0], -rank), rank - 1)}"
+                f"slice has edges={self.edges}: dimension {wrong[0]} is none of the {rank} dimensions",
+                min(max(wrong[0], -rank), rank - 1),
             )
         shape: list[Int] = []
         start: list[Int] = []

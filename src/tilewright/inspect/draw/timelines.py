@@ -122,10 +122,10 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
     """
     if not 1 <= steps <= MOST_STEPS:
         nearest = min(max(steps, 1), MOST_STEPS)
-        raise LayoutError(f"{steps} steps cannot be shown; nearest legal choice: {nearest}")
+        raise LayoutError(f"{steps} steps cannot be shown", nearest)
     if not 0 <= first < max(timeline.steps, 1):
         nearest = min(max(first, 0), max(timeline.steps - 1, 0))
-        raise LayoutError(f"step {first} of {timeline.steps} steps; nearest legal choice: {nearest}")
+        raise LayoutError(f"step {first} of {timeline.steps} steps", nearest)
     last = min(first + steps, timeline.steps)
     sections: list[tuple[str, list[TimelineRow]]] = []
     places = [f"({', '.join(map(str, block))})" for block in timeline.blocks]

@@ -300,8 +300,8 @@ def _check_readable(target: str) -> None:
     """
     if target not in (HIP.name, CUDA.name):
         raise LaunchError(
-            f"target {target} has no listing of machine code that is read here; nearest legal choice: "
-            f"--target {HIP.name} --arch {HIP.arch}"
+            f"target {target} has no listing of machine code that is read here",
+            f"--target {HIP.name} --arch {HIP.arch}",
         )
     if target == CUDA.name:
         find_nvdisasm()

@@ -78,10 +78,10 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
     span = flow.loops[-1].span
     if [loop for loop in flow.loops if loop not in acc.outer] != flow.loops[-1:]:
         raise TraceError(
-            f"{tile_name(acc)} {sign}= ... in two loops over steps: each step of the outer one would add the "
-            f"whole sum of the inner one; nearest legal choice: {tile_name(acc)} = tw.zeros() inside of the "
-            "outer loop",
+            f"{tile_name(acc)} {sign}= ... in two loops over steps: each step of the outer one would add "
+            "the whole sum of the inner one",
             here(),
+            f"{tile_name(acc)} = tw.zeros() inside of the outer loop",
         )
     terms = [*_terms(other.node, span, sign == "-")]
     if not terms:
@@ -94,9 +94,9 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
             return change(flow, acc, "assign", acc + other if sign == "+" else acc - other)
         raise TraceError(
             f"{tile_name(acc)} {sign}= {tile_name(other)}: the result would depend on the depth of the "
-            f"steps along {span.name}; nearest legal choice: acc += a @ b of operands, "
-            "acc += x.sum(axis=1) of rows, or acc.assign(...) for a fold",
+            f"steps along {span.name}",
             here(),
+            "acc += a @ b of operands, acc += x.sum(axis=1) of rows, or acc.assign(...) for a fold",
         )
     for term, negative in terms:
         _add(flow, acc, term, negative, other)
@@ -109,22 +109,23 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
     kind = before.dtype
     if kind.is_float != term.dtype.is_float or kind.components != term.dtype.components:
         raise TraceError(
-            f"an accumulator of {kind} for products of {term.a.dtype} and {term.b.dtype}; nearest legal "
-            f"choice: tw.zeros(dtype=tw.{term.dtype}), converted after the loop",
+            f"an accumulator of {kind} for products of {term.a.dtype} and {term.b.dtype}",
             here(),
+            f"tw.zeros(dtype=tw.{term.dtype}), converted after the loop",
         )
     if negative and not term.a.dtype.is_float:
         raise TraceError(
-            f"{tile_name(acc)} -= ... of {term.a.dtype}, whose lowest value cannot be negated; nearest legal "
-            "choice: an accumulator of its own, which is subtracted after the loop",
+            f"{tile_name(acc)} -= ... of {term.a.dtype}, whose lowest value cannot be negated",
             here(),
+            "an accumulator of its own, which is subtracted after the loop",
         )
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
     if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
         raise TraceError(
             f"{tile_name(acc)} has precision={TF32!r}, which needs operands of f32, and the operands are "
-            f"{term.a.dtype} and {term.b.dtype}; nearest legal choice: tw.zeros() without precision",
+            f"{term.a.dtype} and {term.b.dtype}",
             here(),
+            "tw.zeros() without precision",
         )
     precision = acc.precision if term.precision == EXACT else term.precision
     product = flow.make(Sum, kind, term.axes, term.span, a, term.b, precision, *term.scales)
@@ -153,18 +154,16 @@ def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulat
     if node.dtype != before.dtype:
         if how != "assign":
             raise TraceError(
-                f"`{how}=` would change the dtype of the accumulator from {before.dtype} to {node.dtype}; "
-                "nearest legal "
-                f"choice: `y = {acc.variable} {how} ...`",
+                f"`{how}=` would change the dtype of the accumulator from {before.dtype} to {node.dtype}",
                 here(),
+                f"`y = {acc.variable} {how} ...`",
             )
         node = flow.converted(node, before.dtype)
     if flow.loops and flow.loops[-1] not in acc.outer and how != "assign":
         raise TraceError(
-            f"`{how}=` in a loop over steps: the result would depend on the depth of the steps; nearest "
-            "legal "
-            "choice: `acc += a @ b`, the operation after the loop, or acc.assign(...) for a fold",
+            f"`{how}=` in a loop over steps: the result would depend on the depth of the steps",
             here(),
+            "`acc += a @ b`, the operation after the loop, or acc.assign(...) for a fold",
         )
     acc.set_value(node, value.needs)
     return acc
@@ -191,9 +190,9 @@ def close(flow: Recorder, loop: Steps) -> None:
     if not folded and loop.stores:
         name = loop.stores[0].operand.name
         raise TraceError(
-            f"{name} is stored inside of {loop.text}, whose steps depend on no carried value; nearest legal "
-            f"choice: a span of tw.tiles for the rows of {name}",
+            f"{name} is stored inside of {loop.text}, whose steps depend on no carried value",
             loop.stores[0].location,
+            f"a span of tw.tiles for the rows of {name}",
         )
     if not folded:
         return
@@ -209,9 +208,9 @@ def close(flow: Recorder, loop: Steps) -> None:
         if cell.axes != step.axes and any(node is cell for node in _reached(step)):
             axes = ", ".join(axis.name for axis in step.axes if axis is not None)
             raise TraceError(
-                f"{name} is {spelled(cell)} before a step and {spelled(step)} after it; nearest legal "
-                f"choice: {name} = tw.zeros(({axes},), tw.{step.dtype})",
+                f"{name} is {spelled(cell)} before a step and {spelled(step)} after it",
                 here(),
+                f"{name} = tw.zeros(({axes},), tw.{step.dtype})",
             )
         made = Folded(step.dtype, step.axes, fold, index, variable=name, location=loop.location)
         one.acc.set_value(made, (), [loop])
@@ -227,9 +226,9 @@ def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[Cel
     for acc in loop.state:
         if id(acc) not in carried:
             raise TraceError(
-                f"state= names {tile_name(acc)}, which no step changes; nearest legal choice: accumulators "
-                f"that the loop over {loop.text} assigns",
+                f"state= names {tile_name(acc)}, which no step changes",
                 loop.location,
+                f"accumulators that the loop over {loop.text} assigns",
             )
         node = carried[id(acc)].step
         for tiles, place in zip(parts, ("first", "second"), strict=True):
@@ -244,16 +243,16 @@ def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[Cel
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
         raise TraceError(
-            f"{text} does not take two states: {error}; nearest legal choice: a function of the states of "
-            "both parts, such as merge=tw.maximum",
+            f"{text} does not take two states: {error}",
             loop.location,
+            "a function of the states of both parts, such as merge=tw.maximum",
         ) from None
     values = [made] if len(loop.state) == 1 and not isinstance(made, tuple | list) else [*made]
     if len(values) != len(loop.state):
         raise TraceError(
-            f"{text} returns {len(values)} values for {len(loop.state)} accumulators; nearest legal choice: "
-            "a value for each accumulator of state=, in this order",
+            f"{text} returns {len(values)} values for {len(loop.state)} accumulators",
             loop.location,
+            "a value for each accumulator of state=, in this order",
         )
     merges: dict[int, CellMerge] = {}
     known = {id(tile.node) for one in parts for tile in one}
@@ -261,17 +260,17 @@ def _merges(flow: Recorder, loop: Steps, folded: Sequence[Carried]) -> tuple[Cel
         node = (value if isinstance(value, Tile) else flow.constant(value, one)).node
         for found in outside_of_merge(node, known, loop.span):
             raise TraceError(
-                f"{text}: {found.variable or 'a value of the loop'} enters {acc.variable}; nearest legal "
-                "choice: functions and reductions of the states of both parts, numbers, positions, and loops "
-                "over tw.steps((count, 1)) of these",
+                f"{text}: {found.variable or 'a value of the loop'} enters {acc.variable}",
                 found.location or loop.location,
+                "functions and reductions of the states of both parts, numbers, positions, and loops over "
+                "tw.steps((count, 1)) of these",
             )
         node = node if node.dtype == one.node.dtype else flow.converted(node, one.node.dtype)
         if not fits(node.axes, one.node.axes):
             raise TraceError(
-                f"{text}: {acc.variable} is {spelled(one.node)}, and its merge {spelled(node)}; nearest "
-                f"legal choice: a value with the axes {spelled(one.node)}",
+                f"{text}: {acc.variable} is {spelled(one.node)}, and its merge {spelled(node)}",
                 loop.location,
+                f"a value with the axes {spelled(one.node)}",
             )
         merges[id(acc)] = CellMerge(_cell(one), _cell(other), node)
     return tuple(merges.get(id(one.acc)) for one in folded)

@@ -70,9 +70,9 @@ def _check_unstored(flow: Recorder, operand: Operand) -> None:
     for store in (*flow.stores, *(one for loop in flow.loops for one in loop.stores)):
         if store.operand.name == operand.name:
             raise TraceError(
-                f"{operand.name} is stored before it is read here; nearest legal choice: keep the stored "
-                "value in a variable",
+                f"{operand.name} is stored before it is read here",
                 here(),
+                "keep the stored value in a variable",
             )
 
 
@@ -88,16 +88,17 @@ def taken(flow: Recorder, table: Tensor, codes: Tile) -> Tile:
         return Tile(flow, flow.make(Rearrange, inner.dtype, node.axes, inner), codes.needs)
     source, what = operand_of(flow, table), f"take from {table.value}, a table in memory"
     if len(source.shape) != 1:
-        raise TraceError(f"{what}; nearest legal choice: an array of one dimension", here())
+        raise TraceError(f"{what}", here(), "an array of one dimension")
     wrong = "computed codes" if not isinstance(node, ArrayPart) else index_misfit(node.operand)
     names = [source.name, *(one.name for one in source.indices)]
     if not wrong and isinstance(node, ArrayPart) and node.operand.name in names:
         wrong = f"{node.operand.name} has the codes, and is the table"
     if wrong:
         raise TraceError(
-            f"{what}: {wrong}; nearest legal choice: codes that are elements of a whole array of integers of "
-            "8 bits or more, codes[m, n], or numbers as the table, (0.0, 0.5, 1.0)",
+            f"{what}: {wrong}",
             here(),
+            "codes that are elements of a whole array of integers of 8 bits or more, codes[m, n], or "
+            "numbers as the table, (0.0, 0.5, 1.0)",
         )
     assert isinstance(node, ArrayPart), "other codes are refused"
     _check_unstored(flow, source)
@@ -120,9 +121,9 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     if is_added and operand.dtype.name not in REDUCTIONS["add"]:
         kinds = ", ".join(REDUCTIONS["add"])
         raise TraceError(
-            f"{operand.name}, an array of {operand.dtype}, is added to, which blocks do atomically; nearest "
-            f"legal choice: an array of {kinds}",
+            f"{operand.name}, an array of {operand.dtype}, is added to, which blocks do atomically",
             here(),
+            f"an array of {kinds}",
         )
     value = more if is_added else value
     node = flow.known(value)
@@ -131,9 +132,9 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     if is_added and node.dtype.is_float and not operand.dtype.is_float:
         raise TraceError(
             f"{operand.name}, an array of {operand.dtype}, is added to, and the value is {node.dtype}: each "
-            f"part of a sum would lose its fraction; nearest legal choice: an array of {node.dtype}, or a "
-            f"value converted by .to(tw.{operand.dtype})",
+            "part of a sum would lose its fraction",
             here(),
+            f"an array of {node.dtype}, or a value converted by .to(tw.{operand.dtype})",
         )
     node = flow.rows.fitted(node, axes)
     name, places = operand.name, ", ".join(span.name for span in at)
@@ -142,33 +143,33 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     is_of_step = loop is not None and [span.of or span for span in along] == [loop.span]
     if (flow.loops or along) and not is_of_step:
         raise TraceError(
-            f"{name} is stored inside of a loop over tw.steps, where sums are incomplete; nearest legal "
-            "choice: store after the loop, or the rows of a step: i = tw.alias(n), and O[i, e] = ...",
+            f"{name} is stored inside of a loop over tw.steps, where sums are incomplete",
             here(),
+            "store after the loop, or the rows of a step: i = tw.alias(n), and O[i, e] = ...",
         )
     if loop is not None and loop.turns:
         raise TraceError(
-            f"{name} is stored in each step of a loop with turns; nearest legal choice: a loop over one "
-            "dimension, tw.steps(N)",
+            f"{name} is stored in each step of a loop with turns",
             here(),
+            "a loop over one dimension, tw.steps(N)",
         )
     if loop is not None and not {*along} <= {*node.axes}:
         raise TraceError(
-            f"{name}[{places}] in a step is the same for all rows {along[0].name}; nearest legal choice: a "
-            f"value that varies along {along[0].name}",
+            f"{name}[{places}] in a step is the same for all rows {along[0].name}",
             here(),
+            f"a value that varies along {along[0].name}",
         )
     if None in axes:
-        raise TraceError(f"{name} is stored along a new axis; nearest legal choice: only spans", here())
+        raise TraceError(f"{name} is stored along a new axis", here(), "only spans")
     # Each element needs one value, from one block.
     cut = numbering(at)
     missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s != cut]
     if missing:
         raise TraceError(
-            f"{name} is stored along {places}, so all tiles along {', '.join(missing)} would write the "
-            "same elements; nearest legal choice: "
-            f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
+            f"{name} is stored along {places}, so all tiles along {', '.join(missing)} would write the same "
+            "elements",
             here(),
+            f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
         )
     overlapping = [
         earlier.at
@@ -176,13 +177,13 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
         if earlier.operand.name == name and not _apart(earlier.operand, operand)
     ]
     if overlapping and overlapping != [mirrored_at(flow, operand, at)]:
-        raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
+        raise TraceError(f"{name} is stored twice", here(), "one store of the last value")
     if not fits(node.axes, axes):
         raise TraceError(
             f"{name}[{places}] = a tile along {spelled(node)}: the tile has axes that the store does not "
-            "have; nearest legal choice: the same axes, a reduction over the others, or None for a "
-            "broadcast axis",
+            "have",
             here(),
+            "the same axes, a reduction over the others, or None for a broadcast axis",
         )
     into = flow.stores if loop is None else loop.stores
     into.append(Store(operand, at, node, is_added, location=here()))
@@ -252,9 +253,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
     rank = len(tensor.shape)
     if len(given) != rank:
         raise TraceError(
-            f"{tensor.value} has {rank} dimensions and {len(given)} indices; nearest legal choice: one span "
-            "for each",
-            here(),
+            f"{tensor.value} has {rank} dimensions and {len(given)} indices", here(), "one span for each"
         )
     if any(not isinstance(one, SpanIndex | Tile) for one in given):
         tensor = tensor[tuple(slice(None) if isinstance(one, SpanIndex | Tile) else one for one in given)]
@@ -270,9 +269,9 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
         if not flow.tracer.are_equal(wanted, extent):
             said = f"{tensor.value.name}.shape[{dim}] == tw.ceil_div({one.span.extent}, {one.shared})"
             raise TraceError(
-                f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}; nearest "
-                f"legal choice: tw.require({said}, ...) before the loop",
+                f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}",
                 here(),
+                f"tw.require({said}, ...) before the loop",
             )
         tensor = tensor._view(Repeat(dim, one.shared, one.span.extent), "view")
     spans = [one.span for one in index if one is not None]
@@ -283,15 +282,13 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
             continue
         if not flow.tracer.are_equal(span.extent, extent):
             raise TraceError(
-                f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}; "
-                f"nearest legal choice: a span over {extent}, one name for both dimensions in @tw.kernel, or "
-                f"tw.require({span.extent} == {extent}, ...) before the loop, with sizes taken from .shape",
+                f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}",
                 here(),
+                f"a span over {extent}, one name for both dimensions in @tw.kernel, or "
+                f"tw.require({span.extent} == {extent}, ...) before the loop, with sizes taken from .shape",
             )
     if len(set(spans)) < len(spans):
-        raise TraceError(
-            f"{tensor.value} is indexed twice with one span; nearest legal choice: {EXPLICIT}", here()
-        )
+        raise TraceError(f"{tensor.value} is indexed twice with one span", here(), EXPLICIT)
     axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
     operand = operand_of(flow, tensor)
     # Views that repeat elements stay last; they repeat along other dimensions.
@@ -303,9 +300,9 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
     names = [one.name for one in operand.indices]
     if len({operand.name, *names}) <= len(names):
         raise TraceError(
-            f"rows of {tensor.value} are chosen by {' and '.join(names)}; nearest legal choice: another "
-            "array of integers for each dimension",
+            f"rows of {tensor.value} are chosen by {' and '.join(names)}",
             here(),
+            "another array of integers for each dimension",
         )
     return IndexedPlace(operand, tuple(spans), axes)
 
@@ -315,18 +312,18 @@ def _integers(tensor: Tensor, tile: Tile) -> Operand:
     node = tile.node
     if not isinstance(node, ArrayPart):
         raise TraceError(
-            f"{tensor.value} is indexed with a computed tile; integers that choose rows lie in memory; "
-            "nearest legal choice: an array of the computed integers, A[rows[m], k]",
+            f"{tensor.value} is indexed with a computed tile; integers that choose rows lie in memory",
             here(),
+            "an array of the computed integers, A[rows[m], k]",
         )
     wrong = index_misfit(node.operand)
     if len(node.operand.shape) != 1:
         wrong = f"rows are chosen by {node.operand.name}, of rank {len(node.operand.shape)}"
     if wrong:
         raise TraceError(
-            f"{tensor.value}: {wrong}; nearest legal choice: a whole array of i32 or i64 with one dimension, "
-            "A[rows[m], k]",
+            f"{tensor.value}: {wrong}",
             here(),
+            "a whole array of i32 or i64 with one dimension, A[rows[m], k]",
         )
     return node.operand
 
@@ -344,9 +341,9 @@ def _check_index(tensor: Tensor, one: Any) -> None:
         one.check()
     elif isinstance(one, Tensor):
         raise TraceError(
-            f"{tensor.value} is indexed with a whole array, {one.value}; nearest legal choice: its integers "
-            f"along a span, such as {tensor.value}[{one.value}[m], ...]",
+            f"{tensor.value} is indexed with a whole array, {one.value}",
             here(),
+            f"its integers along a span, such as {tensor.value}[{one.value}[m], ...]",
         )
     elif (
         one is not None
@@ -354,9 +351,9 @@ def _check_index(tensor: Tensor, one: Any) -> None:
         and (isinstance(one, bool) or not isinstance(one, int | Scalar))
     ):
         raise TraceError(
-            f"{tensor.value} is indexed with {shown(one)}; nearest legal choice: spans of tw.tiles and "
-            "tw.steps, integers, and None for a new axis",
+            f"{tensor.value} is indexed with {shown(one)}",
             here(),
+            "spans of tw.tiles and tw.steps, integers, and None for a new axis",
         )
 
 
@@ -374,14 +371,12 @@ def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
         else:
             index = operand_of(flow, Tensor(made.index))
             if wrong := index_misfit(index):
-                raise TraceError(f"{tensor.value}: {wrong}; nearest legal choice: a whole array", here())
+                raise TraceError(f"{tensor.value}: {wrong}", here(), "a whole array")
             transforms.insert(0, Rows(made.dim, index, made.padded))
         value = made.source
     if made is not None or value.tensor.memory is not Memory.GLOBAL:
         raise TraceError(
-            f"{tensor.value} is neither an array of the kernel nor a view of one; nearest legal choice: "
-            f"{EXPLICIT}",
-            here(),
+            f"{tensor.value} is neither an array of the kernel nor a view of one", here(), EXPLICIT
         )
     return Operand(value.name, value.dtype, tensor.value.tensor.shape, tuple(transforms))
 
@@ -400,9 +395,9 @@ def check_in_place(flow: Recorder) -> None:
         for index in place.operand.indices:
             if index.name in stores:
                 raise TraceError(
-                    f"{index.name} is stored, and chooses rows of {place.operand.name}; nearest legal "
-                    f"choice: store to another array than {index.name}",
+                    f"{index.name} is stored, and chooses rows of {place.operand.name}",
                     place.location,
+                    f"store to another array than {index.name}",
                 )
     seen: set[int] = set()
     for node in (node for store in flow.stores for node in walk(store.value, seen)):
@@ -412,24 +407,26 @@ def check_in_place(flow: Recorder) -> None:
         if store.added:
             raise TraceError(
                 f"{_spelled(store)} += a value that {_spelled(node)} enters: the order of the tiles would "
-                "decide what it holds; nearest legal choice: read another array",
+                "decide what it holds",
                 node.location,
+                "read another array",
             )
         if store.operand.name in twice or (node.operand, node.at) != (store.operand, store.at):
             at, read = _spelled(store), _spelled(node)
             raise TraceError(
                 f"{read} is read and {at} is stored: the order of the tiles would decide which elements are "
-                f"stored before they are read; nearest legal choice: read {at}, or store to another array",
+                "stored before they are read",
                 node.location,
+                f"read {at}, or store to another array",
             )
         known = {*store.at, numbering(store.at)}
         if missing := [span.name for span in flow.tiles if span not in known]:
             at = _spelled(store)
             raise TraceError(
                 f"{at} is read and stored, and the tiles along {' and '.join(missing)} read the same "
-                "elements: the order of the tiles would decide which of them read the stored values; nearest "
-                "legal choice: store to another array",
+                "elements: the order of the tiles would decide which of them read the stored values",
                 node.location,
+                "store to another array",
             )
 
 
@@ -457,9 +454,9 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
             made.append(left.pop(0))
         else:
             raise TraceError(
-                f"{tile_name(tile)} is indexed with {shown(one)}: a tile cannot be sliced; nearest legal "
-                "choice: `:` for each axis and None for a new one, e.g. x[:, None]",
+                f"{tile_name(tile)} is indexed with {shown(one)}: a tile cannot be sliced",
                 here(),
+                "`:` for each axis and None for a new one, e.g. x[:, None]",
             )
     return (*made, *left)
 
@@ -502,15 +499,13 @@ def positions(span: Any, axis: int = -1) -> Tile:
         along = axes[axis] if -len(axes) <= axis < len(axes) else None
         if along is None:
             raise TraceError(
-                f"positions of axis {axis} of {tile_name(span)}, which has the axes {spelled(span.node)}; "
-                "nearest legal choice: an axis with a span",
+                f"positions of axis {axis} of {tile_name(span)}, which has the axes {spelled(span.node)}",
                 here(),
+                "an axis with a span",
             )
         return Tile(flow, flow.make(Position, i32, (along,), along), span.needs)
     if not isinstance(span, SpanIndex) or flow is None or span.shared != 1:
-        raise TraceError(
-            f"positions of {shown(span)}; nearest legal choice: m, or n, of `for m, n in tw.tiles(C)`", here()
-        )
+        raise TraceError(f"positions of {shown(span)}", here(), "m, or n, of `for m, n in tw.tiles(C)`")
     span.check()
     own = () if span.span.kind == BATCH else (span.span,)
     return Tile(flow, flow.make(Position, i32, own, span.span), {span.home})
@@ -566,14 +561,14 @@ def arrives(array: Tensor, counters: Tensor, value: Index, *, first: Index = 0) 
     made = Arrival(operand_of(flow, array), operand_of(flow, counters), *bounds, location=here())
     if made.operand in [one.operand for one in flow.arrivals]:
         name = made.operand.name
-        raise TraceError(f"{name} arrives twice; nearest legal choice: one call of tw.arrives", here())
+        raise TraceError(f"{name} arrives twice", here(), "one call of tw.arrives")
     flow.arrivals.append(_fit("tw.arrives", made))
     what = f"tw.arrives({made.operand.name}, {made.counters.name}, ...)"
     if isinstance(made.value, int) and not 1 <= made.value < 1 << 32:
         raise TraceError(
-            f"{what} waits for {made.value}; counters of shards are u32 that begin with 0 and count up; "
-            f"nearest legal choice: {min(max(made.value, 1), (1 << 32) - 1)}",
+            f"{what} waits for {made.value}; counters of shards are u32 that begin with 0 and count up",
             here(),
+            min(max(made.value, 1), (1 << 32) - 1),
         )
     require(value >= 1, f"{what}: the value to wait for must be 1 or more, because counters begin with 0")
     require(value < 1 << 32, f"{what}: the value to wait for must be less than 2^32: counters are u32")
@@ -620,16 +615,15 @@ def leaves(array: Tensor, counters: Tensor, *, first: Index = 0) -> None:
     flow = _flow_of("tw.leaves", "tw.signal")
     if flow.departure is not None:
         name = flow.departure.operand.name
-        raise TraceError(f"{name} leaves already; nearest legal choice: one call of tw.leaves", here())
+        raise TraceError(f"{name} leaves already", here(), "one call of tw.leaves")
     arrays = operand_of(flow, array), operand_of(flow, counters)
     made = flow.departure = _fit("tw.leaves", Departure(*arrays, unwrap(first), location=here()))
     shards, (count,) = made.operand.shape[0], made.counters.shape
     if not flow.tracer.are_equal(shards, count):
         raise TraceError(
-            f"{made.operand.name} has {shards} shards, and {made.counters.name} has {count} counters; "
-            "nearest legal choice: one name for both dimensions in @tw.kernel, or tw.require that they are "
-            "equal",
+            f"{made.operand.name} has {shards} shards, and {made.counters.name} has {count} counters",
             here(),
+            "one name for both dimensions in @tw.kernel, or tw.require that they are equal",
         )
     for dim in range(1, len(made.operand.shape)):
         text = "must be 1 or more: no tile counts a shard without elements; nearest legal choice: tw.signal"
@@ -641,7 +635,7 @@ def _flow_of(call: str, explicit: str) -> Any:
     flow: Any = current().flow
     if flow is None or not flow.home.is_open:
         near = f"its first line, or {explicit} in an explicit kernel"
-        raise TraceError(f"{call} belongs in a loop over tiles; nearest legal choice: {near}", here())
+        raise TraceError(f"{call} belongs in a loop over tiles", here(), near)
     return flow
 
 
@@ -649,7 +643,7 @@ def _fit(call: str, made: Any) -> Any:
     """Return the arrival or departure of an array's shards; raise an error if it is invalid."""
     if wrong := misfit(made):
         near = "whole arrays, as in READY='R' of dtype u32"
-        raise TraceError(f"{call}: {wrong}; nearest legal choice: {near}", here())
+        raise TraceError(f"{call}: {wrong}", here(), near)
     return made
 
 
@@ -689,8 +683,7 @@ def alias(span: Any) -> SpanIndex:
     is_step = isinstance(span, SpanIndex) and flow is not None and span.shared == 1
     if not is_step or not any(loop.span == span.span for loop in flow.loops):
         raise TraceError(
-            f"alias of {shown(span)}; nearest legal choice: n, of `for n in tw.steps(N)`, inside of the loop",
-            here(),
+            f"alias of {shown(span)}", here(), "n, of `for n in tw.steps(N)`, inside of the loop"
         )
     names = result_names()[0]
     name = flow.tracer.name(names[0] if len(names) == 1 else f"{span.span.name}_rows")

@@ -103,25 +103,24 @@ def tiles(
     text = f"tw.tiles({of.value})" if isinstance(of, Tensor) else f"tw.tiles({extents})"
     if tracer.flow is not None:
         raise TraceError(
-            "a second loop over tw.tiles: a kernel has one loop over the tiles of its results; nearest legal "
-            "choice: several stores in one loop, or two kernels",
+            "a second loop over tw.tiles: a kernel has one loop over the tiles of its results",
             here(),
+            "several stores in one loop, or two kernels",
         )
     if not extents:
-        raise TraceError("tw.tiles of an array without dimensions; nearest legal choice: tw.tiles(1)", here())
+        raise TraceError("tw.tiles of an array without dimensions", here(), "tw.tiles(1)")
     single = max(len(extents) - 2, 0) if batch is None else batch
     if not 0 <= single < len(extents):
-        raise TraceError(
-            f"batch={single} for {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
-        )
+        raise TraceError(f"batch={single} for {len(extents)} dimensions", here(), len(extents) - 1)
     if groups is not None:
         several: tuple[Any, ...] = groups if isinstance(groups, tuple) and len(groups) == 2 else (groups,)
         for one in several:
             if not (isinstance(one, Tensor) and len(one.shape) == 1 and one.dtype.name in ("i32", "i64")):
                 raise TraceError(
-                    f"groups={shown(one)}; nearest legal choice: an array parameter of i32 or i64 with one "
-                    "dimension; element g is the index of the last row of group g, plus 1",
+                    f"groups={shown(one)}",
                     here(),
+                    "an array parameter of i32 or i64 with one dimension; element g is the index of the "
+                    "last row of group g, plus 1",
                 )
     loop = _TilesLoop(text, here(), extents, single, groups)
     return LoopStatement(lambda: loop)
@@ -205,32 +204,30 @@ def steps(
     _flow("tw.steps")
     extents = tuple(unwrap(one) for one in as_tuple(extent))
     if not extents:
-        raise TraceError("tw.steps of no extent; nearest legal choice: tw.steps(1)", here())
+        raise TraceError("tw.steps of no extent", here(), "tw.steps(1)")
     text = ", ".join(map(str, extents))
     loop = _StepsLoop(f"tw.steps({text})" if len(extents) == 1 else f"tw.steps(({text}))", here(), extents)
     if end is not None:
         loop.groups = replace(_bounded(begin, end), block=_block(block, extents[-1]))
     elif begin is None or isinstance(begin, Tile) or begin != 0:
         raise TraceError(
-            f"tw.steps with begin={shown(begin)} and without end; nearest legal choice: begin=starts[b] and "
-            "end=ends[b]",
-            here(),
+            f"tw.steps with begin={shown(begin)} and without end", here(), "begin=starts[b] and end=ends[b]"
         )
     loop.merge = merge
     for one in (state,) if isinstance(state, Tile) else state:
         if not isinstance(one, Accumulator):
             raise TraceError(
-                f"state= has {tile_name(one)}, which no loop carries; nearest legal choice: accumulators of "
-                "tw.zeros or tw.full, made before the loop",
+                f"state= has {tile_name(one)}, which no loop carries",
                 here(),
+                "accumulators of tw.zeros or tw.full, made before the loop",
             )
         loop.state += (one,)
     if bool(loop.state) != (merge is not None):
         given, missing = ("state=", "merge=") if loop.state else ("merge=", "state=")
         raise TraceError(
-            f"{given} without {missing}; nearest legal choice: both, as in tw.steps(N, state=(mu, count), "
-            "merge=function of two states)",
+            f"{given} without {missing}",
             here(),
+            "both, as in tw.steps(N, state=(mu, count), merge=function of two states)",
         )
     return LoopStatement(lambda: loop)
 
@@ -240,9 +237,10 @@ def _block(block: int, extent: Int) -> int:
     found = constant("block", block)
     if found < 1 or divisor(extent) % found:
         raise TraceError(
-            f"tw.steps({extent}) with block={found}; nearest legal choice: an extent of whole blocks, as in "
-            "tw.steps(blocks.shape[0] * 64, begin=starts[b], end=ends[b], block=64)",
+            f"tw.steps({extent}) with block={found}",
             here(),
+            "an extent of whole blocks, as in tw.steps(blocks.shape[0] * 64, begin=starts[b], end=ends[b], "
+            "block=64)",
         )
     return found
 
@@ -263,9 +261,7 @@ def _bounded(begin: Any, end: Any) -> Groups:
         else:
             given = f"tw.steps with {name}={shown(one)}"
         raise TraceError(
-            f"{given}; nearest legal choice: a whole array of i32 with one dimension, at a batch: "
-            f"{name}=rows[b]",
-            here(),
+            f"{given}", here(), f"a whole array of i32 with one dimension, at a batch: {name}=rows[b]"
         )
     [index, *others] = dict.fromkeys(node.at[0] for node in found)
     tiles = _flow("tw.steps").tiles
@@ -273,9 +269,9 @@ def _bounded(begin: Any, end: Any) -> Groups:
     if others or index not in tiles:
         names = " and ".join(dict.fromkeys(span.name for span in (index, *others)))
         raise TraceError(
-            f"the bounds of tw.steps are those of {names}; nearest legal choice: bounds of one batch of "
-            "tw.tiles, which numbers its groups, if there are any",
+            f"the bounds of tw.steps are those of {names}",
             here(),
+            "bounds of one batch of tw.tiles, which numbers its groups, if there are any",
         )
     starts = found[0].operand if len(found) == 2 else begin
     return Groups(index, found[-1].operand, starts)
@@ -319,9 +315,7 @@ def zeros(along: Any = (), dtype: DType | str | None = None, *, precision: str =
         given, nearest = (
             (along, f"dtype={kind}") if dtype is None else (f"{along}, {spans}", f"{spans}, {kind}")
         )
-        raise TraceError(
-            f"zeros({given}): the order is (along, dtype); nearest legal choice: zeros({nearest})", here()
-        )
+        raise TraceError(f"zeros({given}): the order is (along, dtype)", here(), f"zeros({nearest})")
     return _accumulator(0, dtype, along, precision)
 
 
@@ -356,9 +350,7 @@ def full(along: Any, value: Any, dtype: DType | str | None = None) -> Accumulato
     if not is_number(value):
         given = f"full({shown(along)}, {shown(value)}, {shown(dtype)})"
         nearest = "full((m,), 0.0, tw.f32)"
-        raise TraceError(
-            f"{given}: the order is (along, value, dtype); nearest legal choice: {nearest}", here()
-        )
+        raise TraceError(f"{given}: the order is (along, value, dtype)", here(), nearest)
     return _accumulator(number(value), dtype, along)
 
 
@@ -366,7 +358,7 @@ def _accumulator(value: float, dtype: Any, along: Any, precision: Any = EXACT) -
     flow = _flow("an accumulator")
     if precision not in PRECISIONS:
         known = " or ".join(map(repr, PRECISIONS))
-        raise TraceError(f"precision={precision!r}; nearest legal choice: {known}", here())
+        raise TraceError(f"precision={precision!r}", here(), known)
     kind = None if dtype is None else element_type(dtype)
     names = result_names()[0]
     name = names[0] if len(names) == 1 else "acc"
@@ -375,7 +367,7 @@ def _accumulator(value: float, dtype: Any, along: Any, precision: Any = EXACT) -
         if isinstance(one, Scalar) or (isinstance(one, int) and not isinstance(one, bool)):
             one = flow.rows.index(unwrap(one), spans)
         if not isinstance(one, SpanIndex):
-            raise TraceError(f"along={shown(one)}; nearest legal choice: spans, e.g. (m, n)", here())
+            raise TraceError(f"along={shown(one)}", here(), "spans, e.g. (m, n)")
         one.check()
         spans.append(one.span)
     start = Literal(f32 if kind is None else kind, tuple(spans), value, variable=name, location=here())
@@ -385,10 +377,7 @@ def _accumulator(value: float, dtype: Any, along: Any, precision: Any = EXACT) -
 def _flow(what: str) -> FlowRecorder:
     flow = current().flow
     if not isinstance(flow, FlowRecorder) or not flow.home.is_open:
-        raise TraceError(
-            f"{what} belongs in a loop over tiles; nearest legal choice: for m, n in tw.tiles(C): around it",
-            here(),
-        )
+        raise TraceError(f"{what} belongs in a loop over tiles", here(), "for m, n in tw.tiles(C): around it")
     return flow
 
 
@@ -419,9 +408,9 @@ class _SpanLoop(RecordedLoop, SpanLoop):
         """Return the error of a loop whose body was left by break, return or an exception."""
         how, place = leaving(self.code, self.location) or ("an exception", self.location)
         return TraceError(
-            f"the loop over {self.text} is left by {how}: its body is recorded once for all tiles and "
-            "steps; nearest legal choice: tw.where, element by element, or an explicit kernel",
+            f"the loop over {self.text} is left by {how}: its body is recorded once for all tiles and steps",
             place,
+            "tw.where, element by element, or an explicit kernel",
         )
 
 
@@ -479,8 +468,7 @@ class _TilesLoop(_SpanLoop):
         flow = current().flow
         if isinstance(flow, FlowRecorder) and not flow.stores:
             raise TraceError(
-                f"{self.text} stores nothing; nearest legal choice: C[m, n] = ... at the end of its body",
-                self.location,
+                f"{self.text} stores nothing", self.location, "C[m, n] = ... at the end of its body"
             )
         if isinstance(flow, FlowRecorder):
             check_in_place(flow)
@@ -511,9 +499,9 @@ class _StepsLoop(_SpanLoop, Steps):
         flow.loops.pop()
         if not self.carried:
             raise TraceError(
-                f"{self.text} adds to no accumulator; nearest legal choice: acc = tw.zeros() before it, and "
-                "acc += a @ b in its body",
+                f"{self.text} adds to no accumulator",
                 self.location,
+                "acc = tw.zeros() before it, and acc += a @ b in its body",
             )
         close(flow, self)
 
@@ -561,9 +549,9 @@ class FlowRecorder(Recorder):
             kind = sum_dtype(a.dtype, b.dtype)
         if precision not in PRECISIONS or (precision != "exact" and kind != f32):
             raise TraceError(
-                f"precision={precision!r} of a product that is summed in {kind}; nearest legal choice: "
-                f"{' or '.join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1]))}",
+                f"precision={precision!r} of a product that is summed in {kind}",
                 here(),
+                " or ".join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1])),
             )
         factors = [self._scale(*pair, kind) for pair in zip(scales, (left, right), strict=True)]
         made = self.make(Sum, kind, axes, span, a, b, precision, *factors)
@@ -577,9 +565,9 @@ class FlowRecorder(Recorder):
             raise no_tile_error(scale)
         if not kind.is_float or not scale.dtype.is_float:
             raise TraceError(
-                f"scales of {scale.dtype} of products that are summed in {kind}; nearest legal choice: "
-                "operands and scales that are floats, e.g. A[m, k].to(tw.f16)",
+                f"scales of {scale.dtype} of products that are summed in {kind}",
                 here(),
+                "operands and scales that are floats, e.g. A[m, k].to(tw.f16)",
             )
         node, axes = scale.node, scale_axes(scale.node, of.node)
         if node.axes != axes:
@@ -667,15 +655,14 @@ class FlowRecorder(Recorder):
         flow = Flow(name, tuple(parameters), self.tiles, tuple(self.stores), *more)
         for one in flow.moved:
             if wrong := moved_misfit(flow, one):
-                raise TraceError("; nearest legal choice: ".join(wrong), one.location)
+                raise TraceError(wrong[0], one.location, wrong[1])
         return flow
 
 
 def explicit_error(what: str) -> TraceError:
     """Return the error for a dataflow kernel with operations of explicit kernels."""
     return TraceError(
-        f"{what} determines how threads compute, which a kernel with tw.tiles leaves to its schedule; "
-        "nearest legal choice: omit it, or write the whole kernel explicitly, with tw.block_index, tw.load "
-        "and tw.copy",
+        f"{what} determines how threads compute, which a kernel with tw.tiles leaves to its schedule",
         here(),
+        "omit it, or write the whole kernel explicitly, with tw.block_index, tw.load and tw.copy",
     )

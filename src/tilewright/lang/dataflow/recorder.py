@@ -152,9 +152,7 @@ def _no_broadcast(function: str, nodes: Sequence[Node], met: Sequence[str]) -> T
             nearest = f"{name}[{text}]" if len(node.axes) < len(full.axes) else f"{name}.T"
             break
     return TraceError(
-        f"{function} of {shapes}: axes are aligned from the last one, and these differ; nearest legal "
-        f"choice: {nearest}",
-        here(),
+        f"{function} of {shapes}: axes are aligned from the last one, and these differ", here(), nearest
     )
 
 
@@ -170,10 +168,10 @@ def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
     """
     if any(axis is not None and axis not in of.axes for axis in scale.axes):
         raise TraceError(
-            f"a scale {_shown(scale)} of {_shown(of)}: the scale varies along an axis that the operand "
-            f"does not have; nearest legal choice: a scale along {spelled(of)}, or pass it as the "
-            "scale of the other operand",
+            f"a scale {_shown(scale)} of {_shown(of)}: the scale varies along an axis that the operand does "
+            "not have",
             here(),
+            f"a scale along {spelled(of)}, or pass it as the scale of the other operand",
         )
     return tuple(axis if axis in scale.axes else None for axis in of.axes)
 
@@ -188,37 +186,34 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
     for node in (a, b):
         if len(node.axes) not in (1, 2):
             raise TraceError(
-                f"{what}: operands of @ have one axis or two; nearest legal choice: the leading dimensions "
-                "as batches of tw.tiles, one index each",
+                f"{what}: operands of @ have one axis or two",
                 here(),
+                "the leading dimensions as batches of tw.tiles, one index each",
             )
     inner, outer = a.axes[-1], b.axes[0]
     if inner != outer or inner is None:
         turned = a.axes[-1] == b.axes[-1]
-        nearest = "b.T" if turned else "a and b whose last and first axes are the same span of tw.steps"
+        alike = "a and b whose last and first axes are the same span of tw.steps"
         raise TraceError(
-            f"{what}: the last axis of the first is not the first axis of the second; nearest legal choice: "
-            + (f"{_shown(a)} @ {_shown(b)}.T" if turned else nearest),
+            f"{what}: the last axis of the first is not the first axis of the second",
             here(),
+            f"{_shown(a)} @ {_shown(b)}.T" if turned else alike,
         )
     if inner.of is not None:
         raise TraceError(
-            f"{what} sums along {inner.name}, another name of {inner.of.name}; nearest legal choice: "
-            f"{inner.of.name} in place of {inner.name}",
+            f"{what} sums along {inner.name}, another name of {inner.of.name}",
             here(),
+            f"{inner.of.name} in place of {inner.name}",
         )
     if inner.kind != STEPS:
         raise TraceError(
-            f"{what} sums along {inner.name}, which is an axis of the tiles; nearest legal choice: for k "
-            f"in tw.steps({inner.extent}), and k instead of {inner.name}",
+            f"{what} sums along {inner.name}, which is an axis of the tiles",
             here(),
+            f"for k in tw.steps({inner.extent}), and k instead of {inner.name}",
         )
     made = (*a.axes[:-1], *b.axes[1:])
     if len(set(made)) < len(made):
-        raise TraceError(
-            f"{what} has one axis twice; nearest legal choice: two spans of the same extent",
-            here(),
-        )
+        raise TraceError(f"{what} has one axis twice", here(), "two spans of the same extent")
     return inner, made
 
 
@@ -290,9 +285,7 @@ class Recorder(TileRecorder):
             return self._number(value.value)
         if isinstance(value, Condition):
             raise TraceError(
-                f"the condition {value} compares integers; nearest legal choice: a comparison of tiles or "
-                "numbers",
-                here(),
+                f"the condition {value} compares integers", here(), "a comparison of tiles or numbers"
             )
         if isinstance(value, Tensor | SpanIndex):
             raise no_tile_error(value)
@@ -342,7 +335,7 @@ class Recorder(TileRecorder):
 
     def _literal(self, value: Any, wanted: DType) -> Node:
         if (obstacle := literal_obstacle(wanted, value)) is not None:
-            raise TraceError("; nearest legal choice: ".join(obstacle), here())
+            raise TraceError(obstacle[0], here(), obstacle[1])
         made: Node = (
             self.make(Integer, wanted, (), value) if isinstance(value, Expr) else self.literal(value, wanted)
         )

@@ -73,9 +73,9 @@ class WholeRows:
         if missing < 0 or sum(one is Ellipsis for one in index) > 1:
             given = f"{len(shape) - missing} indices" if missing < 0 else "`...` twice"
             raise TraceError(
-                f"{tensor.value} has {len(shape)} dimensions and is indexed with {given}; nearest legal "
-                "choice: one index for each, and `...` once at most",
+                f"{tensor.value} has {len(shape)} dimensions and is indexed with {given}",
                 here(),
+                "one index for each, and `...` once at most",
             )
         at = next((place for place, one in enumerate(index) if one is Ellipsis), len(index))
         parts = [*index[:at], *(slice(None),) * missing, *index[at + 1 :]]
@@ -177,9 +177,9 @@ def along(node: Node, moved: Mapping[Span, Span], known: dict[int, Node]) -> Nod
             names = ", ".join(span.name for span in moved if span in node.axes)
             what = "carried by a loop" if isinstance(node, Folded) else "a constant"
             raise TraceError(
-                f"{node.variable or 'a value'} varies along the whole row {names} and is {what}; nearest "
-                "legal choice: spans of tw.tiles in place of whole rows, in a kernel of its own",
+                f"{node.variable or 'a value'} varies along the whole row {names} and is {what}",
                 here(),
+                "spans of tw.tiles in place of whole rows, in a kernel of its own",
             )
     known[id(node)] = made
     return made
@@ -225,9 +225,9 @@ def place_of(tile: Tile, what: str, axis: int) -> int:
     rank = len(tile.node.axes)
     if not -rank <= axis < rank:
         raise TraceError(
-            f".{what}(axis={axis!r}) of {tile_name(tile)}, which has {rank} axes; nearest legal "
-            f"choice: axis={min(max(axis, -rank), rank - 1)}",
+            f".{what}(axis={axis!r}) of {tile_name(tile)}, which has {rank} axes",
             here(),
+            f"axis={min(max(axis, -rank), rank - 1)}",
         )
     return axis % rank
 
@@ -241,16 +241,16 @@ def scanned(flow: Any, tile: Tile, axis: int, *, reverse: bool) -> Tile:
     place, kind = place_of(tile, "cumsum", axis), tile.dtype
     span, what = tile.node.axes[place], f".cumsum(axis={axis!r}) of {tile_name(tile)}"
     if span is None:
-        raise TraceError(f"{what} along a new axis; nearest legal choice: the axis of a span", here())
+        raise TraceError(f"{what} along a new axis", here(), "the axis of a span")
     if span.of is not None:
         raise TraceError(
-            f"{what} along {span.name}, another name of {span.of.name}; nearest legal choice: {span.of.name} "
-            f"in place of {span.name}",
+            f"{what} along {span.name}, another name of {span.of.name}",
             here(),
+            f"{span.of.name} in place of {span.name}",
         )
     if kind.components > 1:
         near = "a kernel for views of the real and of the imaginary part"
-        raise TraceError(f"{what}, which is of {kind}; nearest legal choice: {near}", here())
+        raise TraceError(f"{what}, which is of {kind}", here(), near)
     if kind.bits < 32 or kind.kind == "bool":
         tile = tile.to(f32 if kind.is_float else i32)
     made: Tile = flow.tile(flow.make(Scan, tile.dtype, tile.node.axes, tile.node, place, reverse), tile)
@@ -272,10 +272,10 @@ def first_place(flow: Any, tile: Tile, combine: str, axis: int) -> Tile:
     place, kind = place_of(tile, f"arg{combine}", axis), tile.dtype
     span, what = tile.node.axes[place], f".arg{combine}(axis={axis!r}) of {tile_name(tile)}"
     if span is None:
-        raise TraceError(f"{what} along a new axis; nearest legal choice: the axis of a span", here())
+        raise TraceError(f"{what} along a new axis", here(), "the axis of a span")
     if kind.components > 1:
         near = "a tile of real numbers, for instance of squares of their absolute values"
-        raise TraceError(f"{what}, which is of {kind}, has no order; nearest legal choice: {near}", here())
+        raise TraceError(f"{what}, which is of {kind}, has no order", here(), near)
     if all(loop.span not in (span, span.of) for loop in flow.loops):
         require(
             wrap(span.extent) >= 1, f"arg{combine} along {span.name}: a row must have at least one element"
@@ -332,17 +332,15 @@ def softmax(x: Tile, axis: int = -1) -> Any:
     """
     if not x.dtype.is_float or x.dtype.components > 1:
         raise TraceError(
-            f"softmax of {tile_name(x)}, which is of {x.dtype}; nearest legal choice: a tile of floats, e.g. "
-            "x.to(tw.f32)",
-            here(),
+            f"softmax of {tile_name(x)}, which is of {x.dtype}", here(), "a tile of floats, e.g. x.to(tw.f32)"
         )
     x = x if x.dtype.bits >= f32.bits else x.to(f32)
     rank, flow = len(x.node.axes), x.flow
     if not -rank <= axis < rank:
         raise TraceError(
-            f"softmax(axis={axis!r}) of {tile_name(x)}, which has the axes {spelled(x.node)}; nearest legal "
-            f"choice: axis={min(max(axis, -rank), rank - 1)}",
+            f"softmax(axis={axis!r}) of {tile_name(x)}, which has the axes {spelled(x.node)}",
             here(),
+            f"axis={min(max(axis, -rank), rank - 1)}",
         )
     place = axis % rank
     top = maximum(x.max(axis=place), limits(x.dtype)[0])

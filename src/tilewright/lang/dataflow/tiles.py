@@ -48,10 +48,10 @@ class SpanIndex:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise TraceError(
                 f"{self.span.name} // ({count}): the number of neighbours that share an element is an "
-                "integer above 0, known while the kernel is traced; nearest legal choice: a constant of the "
-                "kernel, such as group of `def attention(Q, K, *, group)`, or a view with a span for each "
-                "part of the dimension, such as q.reshape(B, G, H // G, M, D)",
+                "integer above 0, known while the kernel is traced",
                 here(),
+                "a constant of the kernel, such as group of `def attention(Q, K, *, group)`, or a view with "
+                "a span for each part of the dimension, such as q.reshape(B, G, H // G, M, D)",
             )
         return SpanIndex(self.span, self.home, self.shared * count)
 
@@ -59,17 +59,17 @@ class SpanIndex:
         name = self.span.name
         raise TraceError(
             f"{name} is a span, not an integer: it can only index arrays, as in A[{name}, ...] or, if 128 "
-            f"neighbours share an element, A[{name} // 128, ...]; nearest legal choice: a view of the "
-            "array, such as A[1:] for shifted indices, or an explicit kernel, where tw.block_index "
-            "and tw.range give integers",
+            f"neighbours share an element, A[{name} // 128, ...]",
             here(),
+            "a view of the array, such as A[1:] for shifted indices, or an explicit kernel, where "
+            "tw.block_index and tw.range give integers",
         )
 
     def __iter__(self) -> NoReturn:
         raise TraceError(
-            f"{self.span.name} is one span and cannot be unpacked; nearest legal choice: one variable in the "
-            "`for` statement for each dimension of the array",
+            f"{self.span.name} is one span and cannot be unpacked",
             here(),
+            "one variable in the `for` statement for each dimension of the array",
         )
 
     __add__ = __sub__ = __mul__ = __truediv__ = __mod__ = __pow__ = _no_arithmetic
@@ -97,9 +97,9 @@ class SpanLoop:
 def ended_error(what: str, home: SpanLoop) -> TraceError:
     """Return the error for the use of a loop's value after the loop."""
     return TraceError(
-        f"{what} belongs to the loop over {home.text} at {home.location.frame}, which has ended; nearest "
-        "legal choice: use it inside, or carry its sum out in an accumulator of tw.zeros",
+        f"{what} belongs to the loop over {home.text} at {home.location.frame}, which has ended",
         here(),
+        "use it inside, or carry its sum out in an accumulator of tw.zeros",
     )
 
 
@@ -502,9 +502,9 @@ class Tile(Arithmetic):
 
     def __iter__(self) -> NoReturn:
         raise TraceError(
-            f"{tile_name(self)} cannot be iterated over: it is computed as a whole; nearest legal choice: "
-            "x.sum(axis) for a sum, x.max(axis) for an extreme",
+            f"{tile_name(self)} cannot be iterated over: it is computed as a whole",
             here(),
+            "x.sum(axis) for a sum, x.max(axis) for an extreme",
         )
 
     def __repr__(self) -> str:
@@ -601,14 +601,14 @@ def no_tile_error(value: object) -> TraceError:
         rank = len(value.value.tensor.shape)
         if not rank:
             return TraceError(
-                f"{name} is one element of an array; nearest legal choice: a number argument of the kernel, "
-                "declared with @tw.kernel(s=tw.f32)",
+                f"{name} is one element of an array",
                 here(),
+                "a number argument of the kernel, declared with @tw.kernel(s=tw.f32)",
             )
         spans = "n" if rank == 1 else ", ".join("bghmk"[-rank:])
         return TraceError(
-            f"{name} is an array, and arithmetic is done with tiles; nearest legal choice: {name} indexed "
-            f"with spans of tw.tiles and tw.steps, e.g. {name}[{spans}]",
+            f"{name} is an array, and arithmetic is done with tiles",
             here(),
+            f"{name} indexed with spans of tw.tiles and tw.steps, e.g. {name}[{spans}]",
         )
     return TraceError(f"{shown(value)} of type {type(value).__name__} is not a tile", here())

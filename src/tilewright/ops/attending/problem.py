@@ -71,28 +71,26 @@ class AttentionWords(NamedTuple):
                 range.
         """
         if isinstance(self.diagonal, str) and self.diagonal != LAST:
-            raise LaunchError(
-                f"{self.op}: diagonal={self.diagonal!r}; nearest legal choice: {LAST!r}, or an integer"
-            )
+            raise LaunchError(f"{self.op}: diagonal={self.diagonal!r}", f"{LAST!r}, or an integer")
         if self.diagonal and not self.causal:
             raise LaunchError(
-                f"{self.op}: diagonal={self.diagonal!r} moves the causal mask, and causal is False; nearest "
-                "legal choice: causal=True"
+                f"{self.op}: diagonal={self.diagonal!r} moves the causal mask, and causal is False",
+                "causal=True",
             )
         if self.window is not None and not self.causal:
             raise LaunchError(
-                f"{self.op}: window={self.window} counts keys up to the diagonal, and causal is False; "
-                "nearest legal choice: causal=True"
+                f"{self.op}: window={self.window} counts keys up to the diagonal, and causal is False",
+                "causal=True",
             )
         if self.window is not None and self.window < 1:
-            raise LaunchError(f"{self.op}: window={self.window}; nearest legal choice: 1, a key for each row")
+            raise LaunchError(f"{self.op}: window={self.window}", "1, a key for each row")
         if self.soft_cap is not None and not LEAST_CAP <= self.soft_cap <= 1 / LEAST_CAP:
             limit = min(max(self.soft_cap, LEAST_CAP), 1 / LEAST_CAP) if self.soft_cap > 0 else 1.0
             near = f"{limit:g}, or None"
-            raise LaunchError(f"{self.op}: soft_cap={self.soft_cap}; nearest legal choice: {near}")
+            raise LaunchError(f"{self.op}: soft_cap={self.soft_cap}", near)
         if self.scale is not None and not abs(self.scale) < MOST_SCALE:
             near = "None, which is 1 / sqrt(D)" if isnan(self.scale) else f"a number below {MOST_SCALE:g}"
-            raise LaunchError(f"{self.op}: scale={self.scale}; nearest legal choice: {near}")
+            raise LaunchError(f"{self.op}: scale={self.scale}", near)
 
 
 def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
@@ -105,10 +103,10 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     kinds = {name: infos[name].dtype for name in ("q", "k", "v")}
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        raise DTypeError(f"{_called(infos)}: {listed}; nearest legal choice: one dtype")
+        raise DTypeError(f"{_called(infos)}: {listed}", "one dtype")
     if infos["q"].dtype not in SUPPORTED:
         known = ", ".join(map(str, SUPPORTED))
-        raise DTypeError(f"{_called(infos)} of {infos['q'].dtype}; nearest legal choice: one of {known}")
+        raise DTypeError(f"{_called(infos)} of {infos['q'].dtype}", f"one of {known}")
     q, k, v = (infos[name].shape for name in ("q", "k", "v"))
     if "q_offsets" in infos or "k_offsets" in infos:
         _check_packed(infos)
@@ -134,7 +132,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
             _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
     shape = (*infos["q"].shape[:-1], v[-1])
     if "lse" in infos and infos["lse"].dtype != f32:
-        raise DTypeError(f"{_called(infos)}: lse is {infos['lse'].dtype}; nearest legal choice: f32")
+        raise DTypeError(f"{_called(infos)}: lse is {infos['lse'].dtype}", "f32")
     if "lse" in infos and infos["lse"].shape != shape[:-1]:
         _refuse(infos, f"lse with shape {shape[:-1]}")
     if "out" in infos and infos["out"].shape != shape:
@@ -146,7 +144,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         if infos["sinks"].dtype not in SUPPORTED:
             known = ", ".join(map(str, SUPPORTED))
             kind = infos["sinks"].dtype
-            raise DTypeError(f"{_called(infos)}: sinks is {kind}; nearest legal choice: one of {known}")
+            raise DTypeError(f"{_called(infos)}: sinks is {kind}", f"one of {known}")
     if LENGTHS in infos:
         _check_lengths(infos, q[0] if len(q) == 4 else 1)
     if "bias" in infos:
@@ -158,9 +156,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
             _refuse(infos, f"bias with shape {whole}, or one that NumPy broadcasts to it")
         if infos["bias"].dtype not in SUPPORTED:
             known = ", ".join(map(str, SUPPORTED))
-            raise DTypeError(
-                f"{_called(infos)}: bias is {infos['bias'].dtype}; nearest legal choice: one of {known}"
-            )
+            raise DTypeError(f"{_called(infos)}: bias is {infos['bias'].dtype}", f"one of {known}")
     return shape
 
 
@@ -172,14 +168,9 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
         DTypeError: offsets that are no integers of 32 or 64 bits.
     """
     if "q_offsets" not in infos:
-        raise LaunchError(
-            f"{_called(infos)}: k_offsets without q_offsets; nearest legal choice: both, or q_offsets"
-        )
+        raise LaunchError(f"{_called(infos)}: k_offsets without q_offsets", "both, or q_offsets")
     if "bias" in infos:
-        raise LaunchError(
-            f"{_called(infos)}: bias with q_offsets; nearest legal choice: no bias, or a call for each "
-            "sequence"
-        )
+        raise LaunchError(f"{_called(infos)}: bias with q_offsets", "no bias, or a call for each sequence")
     if any(len(infos[name].shape) != 3 for name in ("q", "k", "v")):
         _refuse(infos, "(T, H, D), (U, G, D) and (U, G, E) with q_offsets")
     if infos["k"].shape[:2] != infos["v"].shape[:2]:
@@ -187,7 +178,7 @@ def _check_packed(infos: Mapping[str, ArrayInfo]) -> None:
     for name in (name for name in OFFSETS if name in infos):
         info = infos[name]
         if info.dtype not in (i32, i64):
-            raise DTypeError(f"{_called(infos)}: {name} is {info.dtype}; nearest legal choice: i32 or i64")
+            raise DTypeError(f"{_called(infos)}: {name} is {info.dtype}", "i32 or i64")
         if len(info.shape) != 1 or not info.shape[0]:
             _refuse(infos, f"{name} with shape (B + 1,) for B sequences")
         if info.shape != infos["q_offsets"].shape:
@@ -210,9 +201,9 @@ def in_pages(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
     pages, (k, v) = infos[PAGES], (infos[name].shape for name in "kv")
     for other in ("q_offsets", "k_offsets", "bias"):
         if other in infos:
-            raise LaunchError(f"attention: {PAGES} with {other}; nearest legal choice: no {other}")
+            raise LaunchError(f"attention: {PAGES} with {other}", f"no {other}")
     if pages.dtype not in (i32, i64):
-        raise DTypeError(f"attention: {PAGES} is {pages.dtype}; nearest legal choice: i32 or i64")
+        raise DTypeError(f"attention: {PAGES} is {pages.dtype}", "i32 or i64")
     if {len(infos["q"].shape), len(k), len(v)} != {4}:
         _refuse(infos, f"q (B, H, M, D), k (P, S, G, D) and v (P, S, G, E) with {PAGES}")
     if not k[1]:
@@ -249,9 +240,7 @@ def check_pages(infos: Mapping[str, ArrayInfo]) -> None:
     if wrong.any():
         b, t = (int(one) for one in np.argwhere(wrong)[0])
         near = min(max(int(found[b, t]), 0), max(most - 1, 0))
-        raise LaunchError(
-            f"attention: {PAGES}[{b}, {t}] is {found[b, t]}; k has {most} pages; nearest legal choice: {near}"
-        )
+        raise LaunchError(f"attention: {PAGES}[{b}, {t}] is {found[b, t]}; k has {most} pages", near)
 
 
 def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
@@ -263,9 +252,9 @@ def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
     """
     info = infos[LENGTHS]
     if "q_offsets" in infos:
-        raise LaunchError("attention: k_lengths with q_offsets; nearest legal choice: k_offsets")
+        raise LaunchError("attention: k_lengths with q_offsets", "k_offsets")
     if info.dtype not in (i32, i64):
-        raise DTypeError(f"attention: k_lengths is {info.dtype}; nearest legal choice: i32 or i64")
+        raise DTypeError(f"attention: k_lengths is {info.dtype}", "i32 or i64")
     if info.shape != (batches,):
         _refuse(infos, f"k_lengths with shape {(batches,)}, one for each batch")
     if memory_of(info.device) != HOST:
@@ -275,9 +264,7 @@ def _check_lengths(infos: Mapping[str, ArrayInfo], batches: int) -> None:
     if ranges.any():
         at = int(ranges.argmax())
         near = min(max(int(found[at]), 0), keys)
-        raise LaunchError(
-            f"attention: k_lengths[{at}] is {found[at]}; k has {keys} keys; nearest legal choice: {near}"
-        )
+        raise LaunchError(f"attention: k_lengths[{at}] is {found[at]}; k has {keys} keys", near)
 
 
 def are_checked(**integers: Any) -> bool:
@@ -302,8 +289,9 @@ def check_offsets(infos: Mapping[str, ArrayInfo]) -> None:
             at = int(ranges.argmax())
             least = max(int(found[at - 1]), 0) if at else 0
             raise LaunchError(
-                f"{_called(infos)}: {name}[{at}] is {found[at]}; offsets do not descend, and {of} has {rows} "
-                f"rows; nearest legal choice: {min(max(int(found[at]), least), rows)}"
+                f"{_called(infos)}: {name}[{at}] is {found[at]}; offsets do not descend, and {of} has "
+                f"{rows} rows",
+                min(max(int(found[at]), least), rows),
             )
 
 
@@ -327,14 +315,14 @@ def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) 
         _refuse(infos, f"dout with shape {shape}, as out has")
     if infos["dout"].dtype != infos["q"].dtype:
         both = f"dout is {infos['dout'].dtype} and q is {infos['q'].dtype}"
-        raise DTypeError(f"{op}: {both}; nearest legal choice: one dtype")
+        raise DTypeError(f"{op}: {both}", "one dtype")
     for name, of in results.items():
         if name in infos and infos[name].shape != infos[of].shape:
             _refuse(infos, f"{name} with shape {infos[of].shape}, as {of} has")
     for name in ("out", *results):
         if name in infos and infos[name].dtype not in SUPPORTED:
             known = ", ".join(map(str, SUPPORTED))
-            raise DTypeError(f"{op}: {name} is {infos[name].dtype}; nearest legal choice: one of {known}")
+            raise DTypeError(f"{op}: {name} is {infos[name].dtype}", f"one of {known}")
 
 
 def check_terms(infos: Mapping[str, ArrayInfo], results: Mapping[str, str], wanted: Sequence[bool]) -> None:
@@ -352,8 +340,7 @@ def check_terms(infos: Mapping[str, ArrayInfo], results: Mapping[str, str], want
         if of not in infos and (asks or name in infos):
             asked = name if name in infos else f"return_{name}=True"
             raise LaunchError(
-                f"attention_backward: {asked} without {of}; nearest legal choice: {of}=, the array that "
-                "attention took"
+                f"attention_backward: {asked} without {of}", f"{of}=, the array that attention took"
             )
 
 
@@ -382,13 +369,13 @@ def result_dtype(infos: Mapping[str, ArrayInfo], asked: DType | str | None) -> D
     if made not in SUPPORTED:
         known = ", ".join(map(str, SUPPORTED))
         what = "out_dtype" if written is None else "out"
-        raise DTypeError(f"attention: {what} is {made}; nearest legal choice: one of {known}")
+        raise DTypeError(f"attention: {what} is {made}", f"one of {known}")
     return made
 
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
     shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items())
-    raise LaunchError(f"{_called(infos)}: {shapes} do not fit; nearest legal choice: {nearest}")
+    raise LaunchError(f"{_called(infos)}: {shapes} do not fit", nearest)
 
 
 def _called(infos: Mapping[str, ArrayInfo]) -> str:

@@ -121,8 +121,9 @@ class DirectEpilogue(EpilogueTraits):
         if schedule.balanced and self.lines:
             raise TraceError(
                 f"{self.lines[0].operand.name} has one dimension, and a balanced partition has no first "
-                "tile that would store it; nearest legal choice: balanced=False",
+                "tile that would store it",
                 self.lines[0].location,
+                "balanced=False",
             )
         self.columns = self._slice()
         """Columns of a slice, the part of a tile that is computed at once."""

@@ -51,8 +51,9 @@ class Reductions:
             if dim == 0 and schedule.roles == "cooperative" and schedule.groups > 1:
                 raise TraceError(
                     f"{node.combine} along {span.name}: cooperative groups share the rows of a tile, so no "
-                    'group holds a whole column; nearest legal choice: roles="ping-pong", or groups=1',
+                    "group holds a whole column",
                     node.location,
+                    'roles="ping-pong", or groups=1',
                 )
             message = (
                 f"{node.combine} along {span.name}, whose extent is {{}}, needs a tile of that extent, and "

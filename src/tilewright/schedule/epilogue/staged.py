@@ -265,8 +265,9 @@ class OverlappedEpilogue(StagedEpilogue):
         if not self.roles:
             raise TraceError(
                 'epilogue="overlapped" needs separate warps that store, and roles="none" has no separate '
-                'warps; nearest legal choice: roles="cooperative", or epilogue="staged"',
+                "warps",
                 form.stores[0].location,
+                'roles="cooperative", or epilogue="staged"',
             )
         self.handed_over = bool(self.held) and all_panels(self.held)
         if not self.handed_over:

@@ -225,10 +225,7 @@ class Values:
                 tile = self.value(argument)
                 place = self.place
                 return self.reductions.reduce(combine, tile, dim, place.work, place.at[dim], node.location)
-        raise TraceError(
-            f"no schedule computes a {type(node).__name__} of sums; nearest legal choice: {EXPLICIT}",
-            node.location,
-        )
+        raise TraceError(f"no schedule computes a {type(node).__name__} of sums", node.location, EXPLICIT)
 
     def _part(self, node: ArrayPart) -> Fragment:
         if id(node) in self.brought:

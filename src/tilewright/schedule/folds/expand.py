@@ -366,9 +366,9 @@ class ExpandedFold(Program):
         for fold in form.folds:
             if why := against_merge(flow, fold):
                 raise TraceError(
-                    f"the merge of the loop over {fold.span.name} is wrong: {why}; nearest legal choice: "
-                    "a merge of the states of two parts, in their order, that is the state of both",
+                    f"the merge of the loop over {fold.span.name} is wrong: {why}",
                     next(one.first.location for one in fold.merges if one is not None),
+                    "a merge of the states of two parts, in their order, that is the state of both",
                 )
 
         block = ElementwiseBlock if form.is_elementwise else GroupBlock if schedule.by_bulk else FoldBlock

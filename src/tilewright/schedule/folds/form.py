@@ -437,7 +437,7 @@ ONE_LOOP = "one kernel for each loop"
 
 
 def _refuse(what: str, nearest: str, where: Location | None) -> NoReturn:
-    raise TraceError(f"{what}; nearest legal choice: {nearest}; or {EXPLICIT}", where)
+    raise TraceError(f"{what}", where, f"{nearest}; or {EXPLICIT}")
 
 
 def _named(axes: Sequence[Axis]) -> str:

@@ -50,7 +50,7 @@ class Costs:
         for name, value in vars(self).items():
             if not value > 0 and not (name == "latency_us" and value == 0):
                 default = Costs.__dataclass_fields__[name].default
-                raise LaunchError(f"costs: {name}={value}; nearest legal choice: {name}={default}")
+                raise LaunchError(f"costs: {name}={value}", f"{name}={default}")
 
     def block_us(self, macs: float, size: float) -> float:
         """Return the time in µs that a block takes for multiply-adds and ``size`` bytes of global memory."""
@@ -187,8 +187,8 @@ class _Clockwork:
             self._resume(group, now)
         if any(self.left.values()):
             raise LaunchError(
-                f"blocks={self.costs.blocks}: blocks that wait leave no place for those that they wait for; "
-                f"nearest legal choice: blocks={2 * self.costs.blocks}"
+                f"blocks={self.costs.blocks}: blocks that wait leave no place for those that they wait for",
+                f"blocks={2 * self.costs.blocks}",
             )
         return sorted(self.spans)
 

@@ -235,8 +235,8 @@ class Residues(Numbers):
             return dtype.numpy
         if dtype.components > 1 or dtype.is_packed:
             raise DTypeError(
-                f"{dtype} has no residues modulo 2**61 - 1; nearest legal choice: real floats of 8 bits and "
-                "more, such as the planes of complex numbers"
+                f"{dtype} has no residues modulo 2**61 - 1",
+                "real floats of 8 bits and more, such as the planes of complex numbers",
             )
         return _WIDE
 

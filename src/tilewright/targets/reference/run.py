@@ -195,9 +195,7 @@ class Arguments:
         """Check the arguments of `run`, and find the sizes."""
         lanes = kernel.lanes if lanes is None else lanes
         if lanes < 1:
-            raise LaunchError(
-                f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}"
-            )
+            raise LaunchError(f"kernel {kernel.name}: lanes={lanes}", f"lanes={kernel.lanes}")
         _verify(kernel, lanes)
         kernel = wait_for_multiplies(copy_bytes(from_lowest(kernel, arrays)))
         env = bind_sizes(kernel, arrays, sizes or {})
@@ -287,8 +285,8 @@ def bind_buffers(
         if sharing:
             raise LaunchError(
                 f"{value} is listed in outputs=, so its contents are undefined, but it shares memory with "
-                f"{sharing[0]}; "
-                f"nearest legal choice: leave {value} out of the outputs"
+                f"{sharing[0]}",
+                f"leave {value} out of the outputs",
             )
         buffers[value].forget()
     return buffers
