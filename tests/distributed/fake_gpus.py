@@ -214,7 +214,8 @@ class Ranks:
         monkeypatch.setattr(torch, "empty", self.keeping(torch.empty))
         # Products on the processor, and PyTorch's gradients, are in no stream.
         monkeypatch.setattr(calls.of_matmul, "matmul", self.waiting(calls.of_matmul.matmul))
-        for name in ("gather_products", "reduce_products"):
+        monkeypatch.setattr(torch.Tensor, "clone", self.waiting(torch.Tensor.clone))
+        for name in ("gather", "gather_products", "reduce_products"):
             monkeypatch.setattr(gradients, name, self.waiting(getattr(gradients, name)))
 
     def waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:

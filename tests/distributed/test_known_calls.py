@@ -15,6 +15,7 @@ from tests.distributed.fake_gpus import Ranks
 
 import tilewright.distributed as td
 from tilewright.distributed import exchange, products
+from tilewright.distributed.calls import How
 from tilewright.errors import LaunchError
 from tilewright.runtime.cuda import CUDA_DRIVER
 
@@ -165,6 +166,24 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.cat([one.flatten() for one in found]), torch.cat([one.flatten() for one in expected])
 
     repeated(fake, call)
+
+
+@pytest.mark.parametrize("most", [products.MOST_COPIED_BYTES, 64])
+def test_rows_that_gradients_gather(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy engines carry small ones, messages the others; shards may have any extents."""
+    monkeypatch.setattr(products, "MOST_COPIED_BYTES", most)
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+
+    def call(rank: int, turn: int) -> Any:
+        sizes, inner, dim = (((2, 3), (5,), -2), ((4, 4), (3, 2), -3), ((0, 2), (5,), -2))[turn % 3]
+        shards = [drawn(rows, *inner, seed=turn + at) for at, rows in enumerate(sizes)]
+        how = How("gathered", fake.groups[rank], dim=dim, sizes=sizes)
+        return products.gather(how, shards[rank]), torch.cat(shards)
+
+    repeated(fake, call, 9)
+    traded, size_bytes = fake.ranks[0].called.count("a shard"), [4 * 25, 4 * 48, 4 * 10]
+    assert traded == 3 * sum(one > most for one in size_bytes)
+    assert all(len(ranks.known) == sum(one <= most for one in size_bytes) for ranks in fake.groups)
 
 
 def test_an_empty_shard_and_uneven_shards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tilewright.distributed.exchange import ARRIVED, Ranks, chunks, facts_of
+from tilewright.distributed.exchange import ARRIVED, Ranks, chunks, exact, facts_of
 from tilewright.distributed.peers import ArrivingRows, LeavingParts
 from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import LaunchError
@@ -88,6 +89,26 @@ class How:
         """The fields that checks read, as a hashable value; see `facts_of`."""
         flags = self.dim, self.sizes, self.scatters, self.gathers, self.invariant, self.wire
         return self.name, *flags, facts_of(self.words), facts_of(self.scaled)
+
+    def key(self, a: Any, bs: Any, terms: Any, kind: torch.dtype | None, gradients: Sequence[bool]) -> Any:
+        """Return a key of calls that exchange no headers and launch the same kernels; None: there is no key.
+
+        Args:
+            a: the first operand.
+            bs: the other operands.
+            terms: the terms.
+            kind: dtype of the results.
+            gradients: which operands want gradients.
+        """
+        if self.check or self.invariant or self.words or self.scaled:
+            return None
+        flags = self.name, self.dim, self.sizes, self.scatters, self.wire, self.check, kind
+        try:
+            made = *flags, *gradients, exact(a), exact(bs), exact(terms)
+            hash(made)
+        except (TypeError, RuntimeError):  # the checks say what is wrong
+            return None
+        return made
 
     def multiply(self, a: torch.Tensor, b: torch.Tensor, **words: Any) -> Any:
         """Multiply by one kernel of the library."""
@@ -215,6 +236,34 @@ def check_wire(how: How, sums: torch.dtype) -> None:
             f"{how.name}: wire_dtype={how.wire} with {why}, whose bits rounded parts would change; nearest "
             "legal choice: wire_dtype=None"
         )
+
+
+def cuts_of(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the parts of this rank's K: one, or its share of eight if bits must not depend on ranks."""
+    own = depths[how.ranks.rank]
+    if not how.invariant:
+        return [(0, own)]
+    parts, each = chunks(sum(depths), PARTS), PARTS // how.ranks.size
+    shares = [parts[rank * each : (rank + 1) * each] for rank in range(how.ranks.size)]
+    if [sum(one) for one in shares] != list(depths):
+        raise LaunchError(
+            f"{how.name}: rank_invariant=True, and K is {list(depths)} on the ranks, which are no eighths of "
+            f"{sum(depths)}; nearest legal choice: {[sum(one) for one in shares]}"
+        )
+    # K of quantised numbers can be cut at multiples of a group, of a byte, and of a block.
+    group, packed = how.scaled.get("group"), how.scaled.get("packed")
+    has_blocks = group is None and any(
+        isinstance(one, torch.Tensor) and one.dim() > 1 and one.shape[at] > 1
+        for one, at in ((how.scaled.get("scale_b"), -2), (how.scaled.get("scale_a"), -1))
+    )
+    step = math.lcm(group or 1, 2 if packed else 1, BLOCK if has_blocks else 1)
+    if each > 1 and parts[0] % step:
+        raise LaunchError(
+            f"{how.name}: rank_invariant=True cuts K at {parts[0]}, within a group of {step}; nearest legal "
+            f"choice: a K whose eighth is a multiple of {step}"
+        )
+    ends = [sum(shares[how.ranks.rank][: at + 1]) for at in range(each)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict[str, Any], dict[str, Any]]:
