@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -107,6 +108,25 @@ def test_the_whole_sum_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     repeated(fake, call)
     assert all(len(rank.planned) == 2 for rank in fake.ranks)
+
+
+@pytest.mark.parametrize("wire", [None, torch.bfloat16])
+def test_sums_of_several_products(wire: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are added where copy engines read them, unless they are rounded on the way."""
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+
+    def call(rank: int, turn: int) -> Any:
+        lefts = [drawn.of_ranks(8, 3, seed=turn + 9 * at) for at in range(3)]
+        rights = [drawn.of_ranks(3, 4, seed=50 + turn + 9 * at) for at in range(3)]
+        bias, own = drawn(4, seed=turn), [[one[rank] for one in given] for given in (lefts, rights)]
+        y = td.matmul_reduce_scatter(*own, bias=bias, activation="relu", wire_dtype=wire)
+        both = zip(chain(*lefts), chain(*rights), strict=True)
+        whole = sum(a @ b for a, b in both)
+        assert isinstance(whole, torch.Tensor)
+        return y, torch.relu(whole.split(4)[rank] + bias)
+
+    repeated(fake, call)
+    assert all(len(ranks.known) == (wire is None) for ranks in fake.groups)
 
 
 def test_parts_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -495,6 +495,10 @@ class LeavingParts:
     def take(self, stored: torch.Tensor) -> None:
         """Store all parts from a tensor with their rows in order, and count those of the peers."""
         self.local.copy_(stored.reshape(self.local.shape))
+        self.count()
+
+    def count(self) -> None:
+        """Count the parts of the peers, after earlier work of the stream has stored them."""
         turn, counts = self.turn, self.memory.counts
         stored_pieces = turn.sent_pieces(self.pieces)
         self.memory.run([SetCounter(turn.sent(at), counts[at]) for at in stored_pieces], self.stream)

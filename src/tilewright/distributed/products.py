@@ -392,22 +392,23 @@ def reduce_products(
         }
         return Described(shared, {"depths": [int(a.shape[-1]) for a, _ in pairs]}, (shape, made))
 
-    [(a, b), *more] = pairs
-    known_key = None if more else how.key(a, [b], terms, kind, gradients)
+    a, bs = pairs[0][0], [b for _, b in pairs]
+    known_key = how.key([one for one, _ in pairs], bs, terms, kind, gradients)
     with how.ranks.call(how.name, how.timeout) as call:
         known: KnownSum | None = known_call(call, known_key)
         if known is not None:
-            return known.run(call, a, b, terms)
+            return known.run(call, pairs, terms)
         key = "sums", how.facts, facts_of([pairs, terms]), kind, tuple(gradients)
         found = call.agree(a.device, describe, how.check, is_uneven=how.invariant, key=key)
         shape, made = call.found
         extents = SumExtents.of(how, shape, sums_dtype(how, pairs), made)
-        is_plain = not (more or how.words or how.scaled or how.invariant) and b.dim() == 2
         memory = memory_of(call, a, extents.slot_bytes)
-        if memory is not None and is_plain and is_served(a, b):
-            known = KnownSum.of(memory, extents, b, terms)
+        is_plain = not (how.words or how.scaled or how.invariant) and all(b.dim() == 2 for b in bs)
+        is_whole = len(pairs) == 1 or extents.wire == extents.sums
+        if memory is not None and is_plain and is_whole and all(is_served(*pair) for pair in pairs):
+            known = KnownSum.of(memory, extents, bs, terms)
             how.ranks.keep(known_key, known)
-            return known.run(call, a, b, terms)
+            return known.run(call, pairs, terms)
         cuts = [cuts_of(how, [one["depths"][at] for one in found]) for at in range(len(pairs))]
         return _summed(call, extents, memory, a, lambda: _partial_sums(how, pairs, cuts, shape), terms)
 
@@ -511,41 +512,56 @@ class SumExtents:
 
 @dataclass(frozen=True)
 class KnownSum:
-    """All that calls of `reduce_products` with one key share, if kernels multiply while parts are sent.
+    """All that calls of `reduce_products` with one key share, if copy engines carry parts of plain products.
 
     Args:
         memory: the memory of this rank.
         extents: shapes and dtypes.
-        leaving: computes the parts of the other ranks.
-        own: computes this rank's part, and adds the others.
+        launches: computes the parts of the other ranks while they are sent; then this rank's part, and adds
+            the others.  None for several products: their sum is complete when the first part is sent.
     """
 
     memory: PeerMemory
     extents: SumExtents
-    leaving: LeavingProduct
-    own: OwnProduct
+    launches: tuple[LeavingProduct, OwnProduct] | None
 
     @classmethod
     def of(
-        cls, memory: PeerMemory, extents: SumExtents, b: torch.Tensor, terms: Mapping[str, Any]
+        cls, memory: PeerMemory, extents: SumExtents, bs: Sequence[torch.Tensor], terms: Mapping[str, Any]
     ) -> KnownSum:
         """Make it from the first call."""
+        if len(bs) > 1:
+            return cls(memory, extents, None)
         at = memory.size, memory.rank
         words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
         arrays = [name for name, one in terms.items() if name not in WORDS and one is not None]
-        own = OwnProduct(*at, sums_of(b), terms=arrays, **words)
-        return cls(memory, extents, LeavingProduct(*at), own)
+        own = OwnProduct(*at, sums_of(bs[0]), terms=arrays, **words)
+        return cls(memory, extents, (LeavingProduct(*at), own))
 
-    def run(self, call: RankCall, a: torch.Tensor, b: torch.Tensor, terms: Mapping[str, Any]) -> torch.Tensor:
+    def run(
+        self, call: RankCall, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], terms: Mapping[str, Any]
+    ) -> torch.Tensor:
         """Multiply, exchange parts, and add them; return this rank's rows, or all rows."""
-        extents = self.extents
-        whole, out = extents.result(a)
+        extents, columns, rank = self.extents, self.extents.shape[-1], self.memory.rank
+        whole, out = extents.result(pairs[0][0])
         added = _terms_of_rows(extents, terms) if terms else {}
-        flat = a if a.dim() == 2 else a.detach().reshape(-1, a.shape[-1])
-        with self.memory.scattering(call, extents.rows, extents.shape[-1], extents.wire) as parts:
-            self.leaving.run(parts, flat, b)
-            parts.send()
-            self.own.run(parts, flat, b, out, added)
+        flat = [(a if a.dim() == 2 else a.detach().reshape(-1, a.shape[-1]), b) for a, b in pairs]
+        with self.memory.scattering(call, extents.rows, columns, extents.wire) as parts:
+            if self.launches is not None:
+                leaving, own = self.launches
+                leaving.run(parts, *flat[0])
+                parts.send()
+                own.run(parts, *flat[0], out, added)
+            else:
+                sums = parts.local.view(-1, columns)
+                for at, (a, b) in enumerate(flat):
+                    before = {"c": sums} if at else {}
+                    extents.how.multiply(a.detach(), b.detach(), out=sums, **before)
+                parts.count()
+                parts.send()
+                words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
+                mine = rank, sums[rank * extents.rows :][: extents.rows]
+                add_parts(parts.wait(), out, own=mine, terms=added, **words)
         return extents.finished(call, whole)
 
 
@@ -612,7 +628,7 @@ def _partial_sums(
 ) -> torch.Tensor:
     """Return this rank's partial sums, with the rows first, in the dtype in which kernels add."""
     kind, dim = sums_dtype(how, pairs), how.dim
-    moved = torch.empty(shape, dtype=kind, device="meta").movedim(dim, 0).shape
+    moved = shape[dim], *shape[:dim], *shape[len(shape) + dim + 1 :]
     count = len(cuts[0])
     made = pairs[0][0].new_empty((count, len(pairs), *moved), dtype=kind)
     for at, (a, b) in enumerate(pairs):
