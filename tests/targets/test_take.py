@@ -200,8 +200,15 @@ def test_tables_in_memory_that_are_refused() -> None:
         for n in tw.tiles(C):
             C[n] = tw.take(codes, codes[n])
 
+    @tw.kernel(T="M E", codes="M N", C="M N")
+    def of_a_row(T, codes, C):
+        for m, n in tw.tiles(C):
+            C[m, n] = tw.take(T[m], codes[m, n])
+
     codes, c = np.zeros((4, 4), np.int32), np.zeros((4, 4), np.float32)
     for kernel, given, message in (
+        (computed, (c[0], codes, c), r"table\[m - n \+ N - 1\] the view .*embed"),
+        (of_a_row, (c, codes, c), r"a whole array of one dimension .* the view .*embed"),
         (computed, (c[0], codes, c), r"take from T.*: computed codes; nearest .* codes\[m, n\], or numbers"),
         (of_rows, (c[0], codes, c), "take from C.*; nearest legal choice: an array of one dimension"),
         (of_a_view, (c[0], codes, c), "by a view of codes; nearest .* elements of a whole array"),

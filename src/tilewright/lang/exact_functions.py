@@ -12,7 +12,7 @@ from tilewright.errors import TraceError, shown
 from tilewright.functions.conversions import number as rounded
 from tilewright.functions.table import MOST_ENTRIES, TAKE
 from tilewright.ir.legality import literal_obstacle
-from tilewright.lang.dataflow.tiles import Tile
+from tilewright.lang.dataflow.tiles import BY_DISTANCE, Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, element_type, elementwise, number, of_integer
 from tilewright.lang.scalars import Condition, InMemory, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
@@ -287,6 +287,8 @@ def _entries(table: Any, kind: DType) -> list[float]:
     """Return the entries of a table, rounded to a dtype."""
     near = f"nearest legal choice: a tuple of 1 to {MOST_ENTRIES} finite numbers"
     entries = table.tolist() if isinstance(table, np.ndarray) and table.ndim == 1 else table
+    if isinstance(entries, Tile):
+        near = f"{near}, or a whole array of one dimension without an index; {BY_DISTANCE}"
     if not isinstance(entries, tuple | list):
         raise TraceError(f"take: the table is {shown(table)}; {near}", here())
     if not 1 <= len(entries) <= MOST_ENTRIES:

@@ -32,7 +32,7 @@ from tilewright.ir.ops import Gather, Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.rows import is_whole
-from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
+from tilewright.lang.dataflow.tiles import BY_DISTANCE, SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
 from tilewright.lang.launch import require
 from tilewright.lang.scalars import Index, Scalar, unwrap
@@ -98,7 +98,7 @@ def taken(flow: Recorder, table: Tensor, codes: Tile) -> Tile:
             f"{what}: {wrong}",
             here(),
             "codes that are elements of a whole array of integers of 8 bits or more, codes[m, n], or "
-            "numbers as the table, (0.0, 0.5, 1.0)",
+            f"numbers as the table, (0.0, 0.5, 1.0); {BY_DISTANCE}",
         )
     assert isinstance(node, ArrayPart), "other codes are refused"
     _check_unstored(flow, source)

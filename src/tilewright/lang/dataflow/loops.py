@@ -17,7 +17,9 @@ from tilewright.dataflow.nodes import (
     STEPS,
     TILE,
     ArrayPart,
+    Cell,
     Flow,
+    Folded,
     Groups,
     Integer,
     Literal,
@@ -28,8 +30,9 @@ from tilewright.dataflow.nodes import (
     Reduce,
     Span,
     Sum,
+    walk,
 )
-from tilewright.dtypes import DType, f32, i64
+from tilewright.dtypes import DType, f32, i32, i64
 from tilewright.errors import Location, TraceError, shown
 from tilewright.ir.async_ops import PriorGridWait
 from tilewright.ir.kernel import Param, ScalarParam, TensorParam
@@ -554,6 +557,11 @@ class FlowRecorder(Recorder):
                 " or ".join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1])),
             )
         factors = [self._scale(*pair, kind) for pair in zip(scales, (left, right), strict=True)]
+        is_reduced = any(isinstance(one, Sum | Reduce | Cell | Folded) for one in walk(a))
+        if is_reduced and axes == a.axes[:-1] != () and factors == [None, None]:
+            # Computed rows times a vector: each product is rounded once, as in a sum of products.
+            tiles = (self.tile(self._converted(node, kind), of) for node, of in ((a, left), (b, right)))
+            return self.reduced(self.mapped("mul", [*tiles]), "sum", -1)
         made = self.make(Sum, kind, axes, span, a, b, precision, *factors)
         return self.tile(made, left, right, *scales)
 
@@ -590,6 +598,9 @@ class FlowRecorder(Recorder):
 
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
         """Record ``combine`` over a whole axis."""
+        if tile.dtype.kind == "bool":  # a count of truth values, or whether any or all hold
+            found = self.reduced(tile.to(i32), combine, axis)
+            return found if combine == "sum" else self.mapped("less", [0, found])
         node, place = tile.node, place_of(tile, combine, axis)
         axes = (*node.axes[:place], *node.axes[place + 1 :])
         return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)

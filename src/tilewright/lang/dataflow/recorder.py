@@ -270,12 +270,22 @@ class Recorder(TileRecorder):
         return made
 
     def constant(self, value: Any, like: Tile) -> Tile:
-        """Return a number as a tile of another tile's dtype, or a whole array if that tile has whole rows."""
-        is_array = isinstance(value, Tensor) and value.value.tensor.shape
-        if is_array and {*like.node.axes} & {*self.rows.spans}:
+        """Return a number as a tile of another tile's dtype, or a whole array for a tile of whole rows."""
+        if isinstance(value, Tensor) and value.value.tensor.shape and self.takes_arrays(like, value):
             return whole(self, value)
         node = self.known(value)
         return self.tile(self.literal(number(value), like.dtype) if node is None else node)
+
+    def takes_arrays(self, tile: Any, array: Tensor) -> bool:
+        """Return whether an array without indices is a whole array in arithmetic with a tile.
+
+        This holds for a tile of whole rows.  A column ``[m, 1]`` and a vector make whole rows.
+        """
+        if not isinstance(tile, Tile):
+            return False
+        axes = tile.node.axes
+        is_outer = len(axes) > 1 and axes[-1] is None and len(array.value.tensor.shape) == 1
+        return is_outer or bool({*axes} & {*self.rows.spans})
 
     def known(self, value: Any) -> Node | None:
         """Return the node of a value with its own dtype; None for plain numbers."""
@@ -313,8 +323,12 @@ class Recorder(TileRecorder):
 
     def mapped(self, function: str, operands: Sequence[Any], element: DType | None = None) -> Tile:
         """Record an elementwise function."""
-        if any(isinstance(one, Tile) and set(one.node.axes) & {*self.rows.spans} for one in operands):
-            operands = [whole(self, one) if isinstance(one, Tensor) else one for one in operands]
+        operands = [
+            whole(self, one)
+            if isinstance(one, Tensor) and any(self.takes_arrays(tile, one) for tile in operands)
+            else one
+            for one in operands
+        ]
         nodes = [self._operand(function, operand) for operand in operands]
         first = 1 if function in ("select", TAKE) else 0
         kinds = [node.dtype for node in nodes[first:] if isinstance(node, Node)]

@@ -582,6 +582,10 @@ class Accumulator(Tile):
         return self.flow.change(self, "assign", value)
 
 
+BY_DISTANCE = "for table[m - n + N - 1] the view table[::-1].embed(0, (M, N), (1, 1), 0)[::-1][m, n]"
+"""What to write for a table of a number for each distance, instead of `tw.take` with computed codes."""
+
+
 def tile_name(tile: Tile) -> str:
     """Return the name of a tile in messages."""
     node = tile._node

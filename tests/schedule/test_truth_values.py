@@ -1,0 +1,85 @@
+"""Reductions of truth values: counts, whether any holds, and whether all hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+RNG = np.random.default_rng(7)
+
+
+@tw.kernel(A="M N", count="M", some="M", every="M", t=tw.f32)
+def of_tiles(A, count, some, every, t):
+    for m, n in tw.tiles(A):
+        above = A[m, n] > t
+        count[m] = above.sum(axis=1)
+        some[m] = above.max(axis=1).to(tw.i32)
+        every[m] = tw.where(above.min(axis=1), 1, 0)
+
+
+@tw.kernel(A="M N", count="M", some="M", every="M", t=tw.f32)
+def of_rows(A, count, some, every, t):
+    for m in tw.tiles(count):
+        above = A[m] > t
+        count[m], some[m] = above.sum(axis=1), above.max(axis=1).to(tw.i32)
+        every[m] = above.min(axis=1).to(tw.i32)
+
+
+@tw.kernel(A="M N", count="M", some="M", every="M", t=tw.f32)
+def of_steps(A, count, some, every, t):
+    for m in tw.tiles(count):
+        total, found, held = tw.zeros((m,), tw.i32), tw.zeros((m,), tw.i32), tw.full((m,), 1, tw.i32)
+        for n in tw.steps(A.shape[1]):
+            above = A[m, n] > t
+            total.assign(total + above.sum(axis=1))
+            found.assign(tw.where(above.max(axis=1), 1, found))
+            held.assign(tw.where(above.min(axis=1), held, 0))
+        count[m], some[m], every[m] = total, found, held
+
+
+@pytest.mark.parametrize("kernel", [of_tiles, of_rows, of_steps], ids=["tiles", "rows", "steps"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (3, 0), (5, 1300)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_counts_and_quantifiers(kernel: Any, dtype: str, shape: tuple[int, int], target: str) -> None:
+    a = RNG.standard_normal(shape).astype(tw.dtype(dtype).numbers)
+    a[1::4] += 10
+    a[2::4] -= 10
+    given = [np.full(shape[0], -7, np.int32) for _ in range(3)]
+    kernel(a, *given, 0.5, target=target)
+    above = a.astype(np.float32) > 0.5
+    for found, exact in zip(given, (above.sum(1), above.any(1), above.all(1)), strict=True):
+        assert (found == exact).all()
+
+
+@tw.kernel(A="M K", B="N K", rows="M", columns="N", t=tw.i32)
+def counts_of_a_product(A, B, rows, columns, t):
+    for m, n in tw.tiles((A.shape[0], B.shape[0])):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        rows[m] = (acc > t).sum(axis=1)
+        columns[n] = (acc > t).max(axis=0).to(tw.i32)
+
+
+@pytest.mark.parametrize("shape", [(37, 13, 11), (1, 1, 1), (5, 3, 0), (130, 65, 70)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_counts_of_a_product(shape: tuple[int, int, int], target: str) -> None:
+    m, n, k = shape
+    a, b = (RNG.integers(-4, 5, one).astype(np.int8) for one in ((m, k), (n, k)))
+    rows, columns = np.full(m, -7, np.int32), np.full(n, -7, np.int32)
+    counts_of_a_product(a, b, rows, columns, 20, target=target)
+    above = a.astype(int) @ b.T.astype(int) > 20
+    assert (rows == above.sum(1)).all()
+    assert (columns == above.any(0)).all()
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_counts_compile_for_gpus(arch: str) -> None:
+    given = tw.like("i8", 4096, 256), tw.like("i8", 4096, 256), tw.like("i32", 4096), tw.like("i32", 4096)
+    made = counts_of_a_product.compile(*given, 20, target="cuda", arch=arch)
+    assert made.resources["spill_store_bytes"] == 0

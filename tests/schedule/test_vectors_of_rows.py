@@ -1,0 +1,179 @@
+"""Computed rows times a vector, columns plus a vector, and several products of whole rows in one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+Array = np.ndarray[Any, Any]
+U = tw.f32.unit_roundoff
+DTYPES = ["f32", "f16", "bf16"]
+RNG = np.random.default_rng(5)
+
+
+def normal(dtype: str, *shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(tw.dtype(dtype).numbers)
+
+
+def wide(array: Array) -> Array:
+    return np.asarray(array, np.float64)
+
+
+@tw.kernel(X="M D", C="N D", xx="M", cc="N", w="N", y="M", g=tw.f32)
+def by_gaussians(X, C, xx, cc, w, y, g):
+    for m in tw.tiles(y):
+        y[m] = tw.exp(-g * (xx[m][:, None] + cc - 2 * (X[m] @ C.T))) @ w
+
+
+@tw.kernel(X="M D", C="N D", xx="M", cc="N", w="N", y="M", g=tw.f32)
+def by_gaussians_in_steps(X, C, xx, cc, w, y, g):
+    for m in tw.tiles(y):
+        total = tw.zeros((m,), tw.f32)
+        for n in tw.steps(C.shape[0]):
+            s = tw.zeros(dtype=tw.f32)
+            for d in tw.steps(X.shape[1]):
+                s += X[m, d] @ C[n, d].T
+            total.assign(total + tw.exp(-g * (xx[m][:, None] + cc[n] - 2 * s)) @ w[n])
+        y[m] = total
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", [by_gaussians, by_gaussians_in_steps], ids=["rows", "steps"])
+@pytest.mark.parametrize("shape", [(37, 13, 11), (1, 1, 1), (0, 5, 3), (5, 0, 3), (5, 3, 0), (70, 65, 130)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_matrix_of_gaussians_times_a_vector(kernel: Any, dtype: str, shape: Any, target: str) -> None:
+    rows, columns, depth = shape
+    x, c, w = normal(dtype, rows, depth), normal(dtype, columns, depth), normal(dtype, columns)
+    xx, cc = (np.float32((wide(one) ** 2).sum(1)) for one in (x, c))
+    g = np.float32(0.5 / max(depth, 1))
+    y = np.full(rows, np.nan, np.float32)
+    kernel(x, c, xx, cc, w, y, float(g), target=target)
+    inner, sizes = wide(x) @ wide(c).T, np.abs(wide(x)) @ np.abs(wide(c)).T
+    exponent = float(g) * (xx[:, None].astype(float) + cc - 2 * inner)
+    largest = float(g) * (xx[:, None].astype(float) + cc + 2 * sizes)
+    terms = np.exp(-exponent) * np.abs(wide(w))
+    # The sum of products, the factors 2 and -g and two sums; 4 for the power; one product and N additions.
+    room = (terms * np.expm1((depth + 6) * U * largest + (columns + 6) * U)).sum(1)
+    assert (np.abs(y - np.exp(-exponent) @ wide(w)) <= room + 1e-37).all()
+
+
+@tw.kernel(S="M N", v="N", o="M")
+def weighted(S, v, o):
+    for m in tw.tiles(o):
+        o[m] = tw.softmax(S[m]) @ v
+
+
+@tw.kernel(A="M K", B="K N", x="N", y="M")
+def chain(A, B, x, y):
+    for m in tw.tiles(y):
+        y[m] = A[m] @ B @ x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (6, 1300)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_softmax_times_a_vector(dtype: str, shape: tuple[int, int], target: str) -> None:
+    s, v = normal(dtype, *shape), normal(dtype, shape[1])
+    o = np.full(shape[0], np.nan, np.float32)
+    weighted(s, v, o, target=target)
+    power = np.exp(wide(s) - wide(s).max(1, keepdims=True))
+    p = power / power.sum(1, keepdims=True)
+    kept = tw.dtype(dtype).unit_roundoff if dtype != "f32" else 0  # softmax returns the dtype of its argument
+    relative = (2 * shape[1] + 16 + 2 * (wide(s).max(1) - wide(s).min(1))) * U + kept
+    assert (np.abs(o - p @ wide(v)) <= relative * (p @ np.abs(wide(v)))).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(37, 13, 11), (1, 1, 1), (5, 0, 3), (5, 3, 0), (70, 65, 130)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_product_times_a_vector(dtype: str, shape: tuple[int, int, int], target: str) -> None:
+    rows, columns, depth = shape
+    a, b, x = normal(dtype, rows, depth), normal(dtype, depth, columns), normal(dtype, columns)
+    y = np.full(rows, np.nan, np.float32)
+    chain(a, b, x, y, target=target)
+    sizes = np.abs(wide(a)) @ np.abs(wide(b)) @ np.abs(wide(x))
+    assert (np.abs(y - wide(a) @ wide(b) @ wide(x)) <= (depth + columns + 2) * U * sizes).all()
+
+
+@tw.kernel(x="M", c="N", D="M N")
+def differences(x, c, D):
+    for m in tw.tiles(D.shape[0]):
+        D[m] = tw.where(c > x[m][:, None], c - x[m][:, None], x[m][:, None] - c)
+
+
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (3, 0), (70, 130)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_column_and_a_vector_make_rows(shape: tuple[int, int], target: str) -> None:
+    x, c = normal("f32", shape[0]), normal("f32", shape[1])
+    found = np.full(shape, np.nan, np.float32)
+    differences(x, c, found, target=target)
+    assert (found == np.abs(c - x[:, None])).all()
+
+
+@tw.kernel(Wr="B N", Wi="B N", Xr="N T", Xi="N T", power="B")
+def beam_power(Wr, Wi, Xr, Xi, power):
+    for b in tw.tiles(power):
+        re = Wr[b] @ Xr + Wi[b] @ Xi
+        im = Wr[b] @ Xi - Wi[b] @ Xr
+        power[b] = (re * re + im * im).sum(axis=1) / Xr.shape[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_four_products_of_a_step_fit_the_registers(dtype: str, arch: str) -> None:
+    given = [tw.like(dtype, 512, 256)] * 2 + [tw.like(dtype, 256, 65536)] * 2
+    made = beam_power.compile(*given, tw.like("f32", 512), target="cuda", arch=arch)
+    assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("arch", ["sm_90a", None])
+def test_power_of_beams(dtype: str, arch: str | None) -> None:
+    """Also with the schedule for Hopper, executed by the reference."""
+    beams, elements, times = 70, 33, 130
+    w, x = normal(dtype, 2, beams, elements), normal(dtype, 2, elements, times)
+    given = *w, *x, np.full(beams, np.nan, np.float32)
+    bound = beam_power.bind()
+    if arch is not None:
+        bound = beam_power.bind(schedule=bound.schedule_for(*given, target="cuda", arch=arch))
+    bound(*given, target="reference" if arch else "cpu")
+    weights, signals = (wide(one[0]) + 1j * wide(one[1]) for one in (w, x))
+    size = (np.abs(wide(w)).sum(0) @ np.abs(wide(x)).sum(0)) ** 2  # at least |re|**2 + |im|**2
+    exact = (np.abs(weights.conj() @ signals) ** 2).mean(1)
+    assert (np.abs(given[-1] - exact) <= (2 * (2 * elements + 2) + times + 4) * U * size.mean(1)).all()
+
+
+@tw.kernel(Q="H M D", K="H N D", V="H N E", table="H R", O="H M E", scale=tw.f32)
+def relative_attention(Q, K, V, table, O, scale):
+    """Attention with a bias for each distance, which is the view that a refusal of `tw.take` names."""
+    bias = table[:, ::-1].embed(1, (Q.shape[1], K.shape[1]), (1, 1), 0)[:, ::-1]
+    for h, m in tw.tiles(O.shape[:2], batch=1):
+        s = scale * (Q[h, m] @ K[h].T) + bias[h, m]
+        O[h, m] = tw.softmax(s) @ V[h]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 37, 29, 13), (1, 1, 1, 1), (2, 70, 130, 16)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_table_by_distance_is_a_view(dtype: str, shape: tuple[int, ...], target: str) -> None:
+    heads, rows, keys, depth = shape
+    q, k = normal(dtype, heads, rows, depth), normal(dtype, heads, keys, depth)
+    v = normal("f32", heads, keys, 5)
+    table = normal("f32", heads, rows + keys - 1)
+    o = np.full((heads, rows, 5), np.nan, np.float32)
+    relative_attention(q, k, v, table, o, 0.25, target=target)
+    far = np.arange(rows)[:, None] - np.arange(keys) + keys - 1
+    bias = wide(table)[:, far]
+    s = 0.25 * (wide(q) @ wide(k).swapaxes(1, 2)) + bias
+    largest = 0.25 * (np.abs(wide(q)) @ np.abs(wide(k)).swapaxes(1, 2)) + np.abs(bias)
+    power = np.exp(s - s.max(2, keepdims=True))
+    p = power / power.sum(2, keepdims=True)
+    # Errors of the scores, of their differences, and of the powers, in numerator and denominator.
+    relative = 2 * ((depth + 6) * U * largest.max(2) + 4 * U * np.abs(s).max(2) + (keys + 8) * U)
+    assert (np.abs(o - p @ wide(v)) <= relative[..., None] * (p @ np.abs(wide(v)))).all()
