@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeGuard
@@ -33,6 +33,12 @@ With 2048, complex products on an H200 took up to 1.3 times as long: a thread ne
 multiprocessor reads all instructions of a cold kernel from memory.
 """
 
+MOST_IN_BLOCK = 2048
+"""Most multiply-adds of a thread in the unrolled loops of one block of operations.
+
+With 8192, NVRTC 13.0 took 69 s and spilled 18 KB of each thread: it moved the loads of all loops up.
+"""
+
 
 def expand_mma(kernel: Kernel) -> Kernel:
     """Replace each `Mma` that has an operand in shared memory by copies to fragments and an `Mma` of these.
@@ -45,7 +51,9 @@ def expand_mma(kernel: Kernel) -> Kernel:
     Args:
         kernel: the kernel.
     """
-    runs = {id(op): run for run in _runs(kernel.body) for op in run}
+    blocks = [*_blocks(kernel.body)]
+    runs = {id(op): run for block in blocks for run in _runs(block) for op in run}
+    loops = {id(op): count for block in blocks for op, count in _loops_of_block(block, runs)}
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not isinstance(op, Mma):
@@ -63,8 +71,9 @@ def expand_mma(kernel: Kernel) -> Kernel:
         turns = extent // depth
         factor: bool | int = turns <= MOST_UNROLLED
         each = depth * sum(one.mma.c().size_values for one in run)  # multiply-adds of a thread
-        if len(run) > 1 and turns * each > MOST_MULTIPLY_ADDS:
-            factor = max(1 << (MOST_MULTIPLY_ADDS // each).bit_length() - 1, 1)
+        count = loops.get(id(op), 1)
+        if (len(run) > 1 or count > 1) and turns * each > (most := MOST_MULTIPLY_ADDS // count):
+            factor = max(1 << (most // each).bit_length() - 1, 1)
         return (For(index, 0, turns, 1, body, unroll=factor, location=op.location),)
 
     return rewrite_kernel(kernel, change)
@@ -77,6 +86,30 @@ OPERANDS = Pass(
 )
 
 
+def _blocks(block: Block) -> Iterator[Block]:
+    """A block and all blocks inside it."""
+    yield block
+    for op in block.ops:
+        for inner in op.regions:
+            yield from _blocks(inner)
+
+
+def _loops_of_block(block: Block, runs: Mapping[int, Sequence[Mma]]) -> Iterator[tuple[Mma, int]]:
+    """The multiplies by atoms of depth 1 of a block, each with the number of loops that are unrolled in part.
+
+    The number is 1 if the block has at most `MOST_IN_BLOCK` multiply-adds.
+
+    Args:
+        block: the block.
+        runs: the multiplies that become one loop, by the `id` of each.
+    """
+    ops = [op for op in block.ops if _is_shallow(op)]
+    total = sum(depth_of(op.a) * op.mma.c().size_values for op in ops)
+    loops = sum(op is runs.get(id(op), (op,))[0] for op in ops)
+    for op in ops:
+        yield op, 1 if total <= MOST_IN_BLOCK else loops
+
+
 def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:
     """Find runs of consecutive multiplies by atoms of depth 1 that share operands."""
     for fits, ops in groupby(block.ops, _is_shallow):
@@ -85,12 +118,9 @@ def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:
         alike = len({(op.mma, depth_of(op.a)) for op in run}) == 1
         if fits and alike and len({*operands}) < len(operands):
             yield run
-    for op in block.ops:
-        for inner in op.regions:
-            yield from _runs(inner)
 
 
-def _is_shallow(op: Op) -> bool:
+def _is_shallow(op: Op) -> TypeGuard[Mma]:
     """Return whether an operation multiplies two operands in shared memory by an atom of depth 1."""
     return isinstance(op, Mma) and op.mma.tile[2] == 1 and op.a.is_tensor and op.b.is_tensor
 

@@ -42,6 +42,9 @@ MOST_COVERED = 1024
 MORE_SCORES = 64
 """Register cost of each further tile of scores with its row values, in columns of the result."""
 
+MOST_LONG_SCORES = 2
+"""Most tiles of scores of 64 x 128 elements that fit the registers of four warps, each with 64 per thread."""
+
 STAGES = (3, 2)
 """Stages of a ring, the best first."""
 
@@ -133,7 +136,8 @@ def proposals(
     more = MORE_SCORES * max(len(form.scores) - sums, 0)
     held = max(columns * sums, deep if resident or form.mixtures else 0) + more
     sizes = _sizes(form, held, extents[form.m])
-    if arch.shared_bytes and form.element.bytes <= 2 and not form.mixtures:
+    short = arch.shared_bytes and form.element.bytes <= 2 and not form.mixtures
+    if short and len(form.scores) <= MOST_LONG_SCORES:
         sizes = chain(((64, 128, 4),), sizes)  # each row of the scores is reduced once for more columns
     if arch.vector_registers and form.products:
         sizes = chain(_on_processors(form, extents, arch), sizes)

@@ -219,10 +219,10 @@ def decoding(
     """
     given = "".join(f", const float* loaded{at}" for at in range(loaded))
     names = [f"of_column{at}" for at in range(len(arrays))]
-    lines = [f"float {', '.join(f'{name}[{form.columns}]' for name in names)};"]
-    lines += [f"for (Index n = 0; n < {form.columns}; ++n) {{"]
+    lines = [f"float {', '.join(f'{name}[{form.columns}]' for name in names)};"] if names else []
+    lines += [f"for (Index n = 0; n < {form.columns}; ++n) {{"] if names else []
     lines += [f"  {name}[n] = {text};" for name, text in zip(names, arrays, strict=True)]
-    lines += ["}"]
+    lines += ["}"] if names else []
     if within:
         lines += ["int simple = 1;", f"for (Index n = 0; n < {form.columns}; ++n) {{"]
         for at, (least, most) in within.items():
