@@ -222,6 +222,26 @@ class Kernel:
     def _ops(self) -> tuple[Op, ...]:
         return tuple(self.body.walk())
 
+    @cached_property
+    def passed(self) -> tuple[Param, ...]:
+        """The parameters that a launch passes: not arrays that only TMA uses, nor the sizes of those."""
+        if not self.tensor_maps:
+            return self.params
+        mapped = {tensor_map.tensor for tensor_map in self.tensor_maps}
+        others: set[Value] = set()  # buffers that operations other than TMA name
+        for op in self.walk():
+            if not is_bulk(op):
+                others.update(value.buffer for value in (*op.read, *op.written))
+            elif (held := op.ends[0].tensor.map) is not None:
+                others.add(held.table.buffer)
+        kept = tuple(
+            param
+            for param in self.params
+            if not isinstance(param, TensorParam) or param.value.name not in mapped or param.value in others
+        )
+        used = used_symbols(replace(self, params=kept))
+        return tuple(param for param in kept if not isinstance(param, SizeParam) or param.sym in used)
+
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory, each tensor starting at its alignment."""
@@ -268,27 +288,7 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
     return offsets, total
 
 
-# ---------------------------------------------------------------- parameters of a launch
-
-
-def passed_params(kernel: Kernel) -> tuple[Param, ...]:
-    """Return the parameters that a launch passes: not arrays that only TMA uses, nor the sizes of those."""
-    if not kernel.tensor_maps:
-        return kernel.params
-    mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
-    others: set[Value] = set()  # buffers that operations other than TMA name
-    for op in kernel.walk():
-        if not is_bulk(op):
-            others.update(value.buffer for value in (*op.read, *op.written))
-        elif (held := op.ends[0].tensor.map) is not None:
-            others.add(held.table.buffer)
-    kept = tuple(
-        param
-        for param in kernel.params
-        if not isinstance(param, TensorParam) or param.value.name not in mapped or param.value in others
-    )
-    used = used_symbols(replace(kernel, params=kept))
-    return tuple(param for param in kept if not isinstance(param, SizeParam) or param.sym in used)
+# ---------------------------------------------------------------- symbols of a launch
 
 
 def op_symbols(op: Op) -> frozenset[Sym]:

@@ -22,7 +22,6 @@ from tilewright.ir.kernel import (
     ScalarParam,
     SizeParam,
     Stride,
-    passed_params,
 )
 from tilewright.ir.types import Value
 from tilewright.lang.program import Program
@@ -449,5 +448,5 @@ def argument_codes(kernel: Kernel) -> tuple[str, ...]:
         else _code(param.value.dtype)
         if isinstance(param, ScalarParam)
         else "P"
-        for param in passed_params(kernel)
+        for param in kernel.passed
     )

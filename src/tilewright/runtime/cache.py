@@ -147,8 +147,8 @@ class Cache:
     def default(cls) -> Cache:
         """Return the cache that the environment asks for; one object per process and setting."""
         found = settings()
-        root = found.cache_dir or user_cache_path("tilewright", appauthor=False)
-        return _shared.setdefault((root, found.cache_bytes), cls(root, found.cache_bytes))
+        asked = found.cache_dir or user_cache_path("tilewright", appauthor=False), found.cache_bytes
+        return _shared.get(asked) or _shared.setdefault(asked, cls(*asked))
 
     def get_or_build(
         self,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import Violation
-from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam, Workspace, passed_params
+from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam, Workspace
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.lang.specs import TensorSpec
@@ -198,7 +198,7 @@ class ArgumentLayout:
 
 def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> ArgumentLayout:
     """Return the layout of a lowered kernel's arguments."""
-    params, codes = passed_params(kernel), argument_codes(kernel)
+    params, codes = kernel.passed, argument_codes(kernel)
     position = {parameter.name: at for at, parameter in enumerate(parameters)}
     arrays = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
     offsets, tensors, numbers, end = [], [], [], 0

@@ -9,7 +9,6 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir import verify
-from tilewright.ir.kernel import passed_params
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 
@@ -47,7 +46,7 @@ def test_printed_and_parsed_it_is_the_same() -> None:
 def test_only_maps_reach_the_kernel() -> None:
     lowered = cuda.emit(trace(), "sm_90a").kernel
     assert [tensor_map.name for tensor_map in lowered.tensor_maps] == ["A_map", "B_map", "C_map"]
-    assert [param.sym.name for param in passed_params(lowered)] == ["M", "K", "N", "grid"]
+    assert [param.sym.name for param in lowered.passed] == ["M", "K", "N", "grid"]
 
 
 @pytest.mark.parametrize("columns", EXAMPLE["STAGES"])

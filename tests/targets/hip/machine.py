@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from tilewright.amdgcn import Listing, execute, read_listing
-from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace, passed_params
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn, backends
 from tilewright.runtime.amdgcn import AmdToolchain
@@ -137,7 +137,7 @@ class Prepared:
         own = arguments[: len(self.parameters)]
         by_name = dict(zip((p.name for p in self.parameters), own, strict=True))
         given: list[Any] = []
-        for param in passed_params(kernel):
+        for param in kernel.passed:
             if isinstance(param, TensorParam):
                 given.append(seen(by_name[param.value.name]))
             elif isinstance(param, SizeParam):

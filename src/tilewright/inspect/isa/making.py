@@ -18,7 +18,7 @@ from tilewright.inspect.isa.report import InstructionSource, IsaReport, compiled
 from tilewright.inspect.subject import Subject
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.copies import is_by_threads
-from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam, passed_params
+from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam
 from tilewright.ir.ops import Copy, Mma
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import bind, number
@@ -56,12 +56,12 @@ def execute_listing(
     """
     assert made.listing is not None
     kernel, values = made.listing.kernel, dict(numbers or {})
-    scalars = [param.value.name for param in passed_params(kernel) if isinstance(param, ScalarParam)]
+    scalars = [param.value.name for param in kernel.passed if isinstance(param, ScalarParam)]
     if missing := [name for name in scalars if name not in values]:
         raise LaunchError(f"no value for {', '.join(missing)}, which kernel {kernel.name} takes")
     binding = bind(kernel, {name: describe(array) for name, array in arrays.items()}, values)
     given: list[Any] = []
-    for param in passed_params(kernel):
+    for param in kernel.passed:
         if isinstance(param, TensorParam):
             given.append(arrays[param.value.name])
         elif isinstance(param, SizeParam):

@@ -6,7 +6,7 @@ import math
 
 from tilewright.arch import Arch
 from tilewright.ir.async_ops import Role
-from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, passed_params
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.ops import Barrier, Shared, WarpBarrier
 from tilewright.ir.types import Memory
 from tilewright.passes.pipeline import Passed
@@ -89,7 +89,7 @@ def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
     head = dialect.kernel.format(bounds=bounds, entry=entry)
     written = {value.buffer for op in kernel.walk() for value in op.written}
     params: list[Code] = []
-    for param in passed_params(kernel):
+    for param in kernel.passed:
         if isinstance(param, SizeParam):
             kind = named("long long" if param.bits == 64 else "int")
             params.append(code("{} {}", kind, emitter.name(param.sym)))
