@@ -5,17 +5,20 @@ All numbers are small integers, so results must be equal to those of PyTorch.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.distributed.fake_gpus import Ranks
+from tests.distributed.fake_gpus import Event, Launch, Ranks
 
 import tilewright.distributed as td
-from tilewright.distributed import exchange, products
+from tilewright.distributed import exchange, peers, products
 from tilewright.distributed.calls import How
 from tilewright.errors import LaunchError
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -353,10 +356,9 @@ def test_captured_calls_and_others_without_peers_memory(
 def test_code_that_was_dropped_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, drawn = Ranks(2, monkeypatch), Drawn(2)
     repeated(fake, scatter_of(drawn), 2)
-    for launch in (
-        one for rank in fake.kept if hasattr(rank, "executable") for one in rank.executable.holders
-    ):
-        launch.forget()
+    for made in (one for one in fake.kept if isinstance(one, Launch)):
+        for launch in made.executable.holders:
+            launch.forget(made.executable)
     repeated(fake, scatter_of(drawn), 2)
     assert [len(rank.planned) for rank in fake.ranks] == [4, 4]
 
@@ -450,6 +452,26 @@ def test_an_error_ends_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for rank, said in enumerate(fake.run(call)):
         assert f"all_gather_matmul (call 3 of the group) on rank {rank}: LaunchError: no launch" in said
+
+
+def test_the_time_of_a_call_begins_when_its_kernels_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Ranks(2, monkeypatch)
+    memory: Any = SimpleNamespace(index=1, rank=1, idle=deque())
+    begin, end = Event(), Event()
+    begin.last, end.last = threading.Event(), threading.Event()
+    call = exchange.RankCall(fake.groups[1], "a sum", 5, 3.0)
+    pending = peers.PendingCall(memory, begin, end, call)
+    assert not pending.has_ended()
+    assert pending.limit is None
+    begin.last.set()
+    assert not pending.has_ended()
+    assert pending.limit is not None
+    assert 0 < pending.limit - time.monotonic() <= 3
+    assert str(pending) == "a sum (call 5 of the group) on rank 1: another rank did not come within 3 s"
+    assert not memory.idle
+    end.last.set()
+    assert pending.has_ended()
+    assert [*memory.idle] == [begin, end]
 
 
 def test_arguments_that_launches_can_tell_apart_differ() -> None:

@@ -7,7 +7,6 @@ sum of products over ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -100,7 +99,7 @@ class SharedParameter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
         """Add the gradients of all ranks in their order."""
-        how = replace(_gradient_of(ctx.how), scatters=False, dim=-2, sizes=None)
+        how = _gradient_of(ctx.how).changed(scatters=False, dim=-2, sizes=None)
         return None, SummedRows.apply(how, dy.reshape(1, -1)).view(dy.shape)
 
 
@@ -145,7 +144,7 @@ class GatherProducts(torch.autograd.Function):
         needs = ctx.needs_input_grad[4:]
         terms = [_given(activation, beta, one) for one in added]
         ys, sizes = gather_products(how, a, bs, terms, kind, [needs[0], any(needs[1 : count + 1])])
-        ctx.how, ctx.words, ctx.needs = replace(how, sizes=sizes or None), words, needs
+        ctx.how, ctx.words, ctx.needs = how.changed(sizes=sizes or None), words, needs
         ctx.likes = [
             _likes(one, needs[1 + count + 3 * at : 4 + count + 3 * at]) for at, one in enumerate(added)
         ]
@@ -170,7 +169,7 @@ class GatherProducts(torch.autograd.Function):
                     d_bs[at] = _local_gradients(how, factor, whole, b, of_a=False, of_b=True)[1]
         if ctx.needs[0]:
             turned = [b.mT for b in bs]
-            back = replace(how, scatters=how.gathers)
+            back = how.changed(scatters=how.gathers)
             d_a = ReduceProducts.apply(back, count, a.dtype, (None, None), *factors, *turned, *[None] * 3)
             d_a = d_a.sum_to_size(a.shape)
         d_added = list[Any]()
@@ -191,7 +190,9 @@ class ReduceProducts(torch.autograd.Function):
         wanted = [any(needs[:count]), any(needs[count : 2 * count])]
         y = reduce_products(how, pairs, _given(activation, beta, added), kind, wanted)
         a, b = pairs[0]
-        whole = torch.broadcast_shapes((*a.shape[:-1], 1), (*b.shape[:-2], 1, 1))
+        whole = (*a.shape[:-1], 1)
+        if b.dim() > 2:
+            whole = torch.broadcast_shapes(whole, (*b.shape[:-2], 1, 1))
         ctx.how, ctx.words, ctx.needs = _with_sizes(how, whole[how.dim]), words, needs
         ctx.likes = _likes(added, needs[2 * count :])
         ctx.save_for_backward(*rest[: 2 * count], *((y,) if activation is not None else ()))
@@ -229,9 +230,9 @@ def _given(activation: str | None, beta: float | None, added: Sequence[Any]) -> 
 def _gradient_of(how: How) -> How:
     """Return how ranks compute a gradient; headers then name the gradient."""
     name = how.name if how.name.startswith("gradient of ") else f"gradient of {how.name}"
-    return replace(how, name=name)
+    return how.changed(name=name)
 
 
 def _with_sizes(how: How, extent: int) -> How:
     """Return ``how`` with the extents of all ranks, so that gathering a gradient's rows needs no headers."""
-    return replace(how, sizes=how.sizes or chunks(extent, how.ranks.size)) if how.scatters else how
+    return how.changed(sizes=how.sizes or chunks(extent, how.ranks.size)) if how.scatters else how

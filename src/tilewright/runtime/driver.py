@@ -297,9 +297,11 @@ class Driver:
             LaunchError: the driver reports an error; names the function and the error.
             ToolchainError: the driver is missing, or has no such function.
         """
-        arguments += self.symbols.more.get(name, ())
+        more = self.symbols.more
+        if name in more:
+            arguments += more[name]
         status, *values = getattr(self.bindings(), name)(*arguments)
-        if status != self.success:
+        if status is not self.success and status != self.success:
             raise self.failure(name, status)
         return values[0] if len(values) == 1 else tuple(values)
 
