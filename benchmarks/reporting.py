@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.outputs import output
-from tilewright.tune.clocks import BusyClock
+from tilewright.tune.clocks import HostClock, wait_for_quiet
 from tilewright.tune.machine import machine
 from tilewright.tune.measure import Effort, Measurement, measure
 
@@ -34,6 +35,25 @@ def on_host(description: str | None) -> argparse.ArgumentParser:
     said = "count processor time, for one thread (TILEWRIGHT_THREADS=1, OPENBLAS_NUM_THREADS=1)"
     parser.add_argument("--busy", action="store_true", help=said)
     return parser
+
+
+class BusyClock(HostClock):
+    """CPU time of all threads of the process, without that of other processes.
+
+    Caches, memory and the units of a core are still shared with other processes.  Times of several busy
+    threads are added up.
+    """
+
+    def __init__(self, calls: int | None = None) -> None:
+        super().__init__(calls, wait_for_quiet, warm=True)
+
+    @property
+    def how(self) -> str:
+        """The clock, in words."""
+        return super().how.replace("host time by perf_counter", "processor time of all threads")
+
+    def _now(self) -> float:
+        return time.process_time()
 
 
 def timed(calls: Mapping[str, Callable[[], object]], asked: argparse.Namespace) -> Measurement:

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 from against import Worker
+from reporting import BusyClock
 from survey_calls import AGREE, NUMPY, NUMPY_F32, OURS, NumpyMemory, calls_of, check, launched
 from survey_problems import SurveyProblem
 
-from tilewright.tune.clocks import BusyClock, Clock, clock_for
+from tilewright.tune.clocks import Clock, clock_for
 
 THEIRS = (NUMPY, NUMPY_F32)
 SECONDS, LEAST, MOST = 0.6, 5, 9

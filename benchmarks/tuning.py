@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from reporting import table as in_columns
 from tilewright.runtime import tables
 from tilewright.schedule.tables import ScheduleTable, Version, chosen
 from tilewright.tune.contest import Contest, rounded
-from tilewright.tune.figures import draw_intervals
+from tilewright.tune.figures import new_figure, save
 from tilewright.tune.gemm import Gemm
 from tilewright.tune.journal import Journal, TuningFiles
 from tilewright.tune.measure import Effort, Interval
@@ -188,6 +189,39 @@ def lines(rows: list[dict[str, Any]]) -> list[list[str]]:
         least = [f"{mean:.3f}, least {min(over[name]):.3f}" for name, mean in zip(over, means, strict=True)]
         found.append([f"geometric mean of {len(unseen)}", "", "", "", *least, ""])
     return found
+
+
+def draw_intervals(
+    path: Path, found: Mapping[str, Interval], *, about: str, title: str, mark: float | None = None
+) -> None:
+    """Write a picture of medians with their intervals, a line for each.
+
+    Args:
+        path: .png, .svg or .pdf.
+        found: the intervals, by name, from top to bottom.
+        about: the label of the axis.
+        title: the title of the picture.
+        mark: the place of a vertical line to compare with, or None.
+
+    Raises:
+        ToolchainError: as `new_figure` and `save`.
+        OutputError: the file cannot be written.
+    """
+    figure = new_figure((8, 1.2 + 0.24 * len(found)))
+    axes = figure.add_subplot()
+    medians = [one.median for one in found.values()]
+    off = [
+        [one.median - one.low for one in found.values()],
+        [one.high - one.median for one in found.values()],
+    ]
+    axes.errorbar(medians, range(len(found)), xerr=off, fmt="o", markersize=4, capsize=2)
+    axes.set_yticks(range(len(found)), [*found], fontsize=8)
+    axes.invert_yaxis()
+    if mark is not None:
+        axes.axvline(mark, color="black", linewidth=0.8)
+    axes.set_xlabel(about)
+    axes.set_title(title, fontsize=10)
+    save(figure, path)
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

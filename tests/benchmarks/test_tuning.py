@@ -24,7 +24,10 @@ def test_a_table_is_made_and_serves_a_shape_that_nobody_tuned(tmp_path: Path) ->
     assert set(unseen["tflops"]) == {"rules", "table", "best", *unseen["libraries"]}
     assert all(unseen["checks"][name]["error_of_bound"] <= 1 for name in ("rules", "table", "best"))
     assert "geometric mean of 1" in output
-    assert (tmp_path / "p.svg").exists()
+    picture = (tmp_path / "p.svg").read_text()
+    assert all(
+        word in picture for word in ("44x52x64", "shapes that nobody tuned", "speed over the tuned best")
+    )
     run("render.py", kept, "--out", tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "| f32 nt 40x50x60 on cpu |" in page

@@ -459,21 +459,3 @@ DERIVATIVES: dict[str, Callable[[Any, Call], Any]] = {
     "tanh": lambda x, call: 4.0 * _slope_of_sigmoid(2.0 * x, call),  # 1 - tanh(x)**2 = 4 s(2x) s(-2x)
 }
 """Derivatives by the name of the activation."""
-
-
-def derivative_of(name: str, x: Any) -> Any:
-    """Return the derivative of an activation for each element of an array.
-
-    Args:
-        name: name of the activation.
-        x: an array of f32 or f64.
-
-    Example:
-        >>> derivative_of("silu", np.float64([0, 1])).round(4).tolist()
-        [0.5, 0.9277]
-    """
-
-    def call(function: str, *given: Any) -> Any:
-        return np.asarray(FUNCTIONS[function].meaning(*(np.asarray(one, x.dtype) for one in given)))  # type: ignore[misc]
-
-    return np.asarray(DERIVATIVES[name](np.asarray(x), call))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from math import prod
 from string import ascii_letters
 from typing import Any
@@ -15,7 +14,7 @@ from tilewright.ops import col2im as of_col2im
 from tilewright.ops import complex_matmul as of_complex
 from tilewright.ops import einsum as of_einsum
 from tilewright.ops.contraction import Subscripts, read_subscripts
-from tilewright.torch.registry import Operation, recorded
+from tilewright.torch.registry import Operation
 from tilewright.torch.terms import finished, own_dtype, product_shape, result_like
 
 # ---------------------------------------------------------------- einsum
@@ -23,11 +22,6 @@ from tilewright.torch.terms import finished, own_dtype, product_shape, result_li
 
 class EinsumGradient(torch.autograd.Function):
     """``y = alpha * contraction(op(a), op(b))``."""
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        """Compute ``y`` in one kernel."""
-        return EINSUM.inside(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -157,7 +151,7 @@ EINSUM = Operation(
         out_dtype=own_dtype(out_dtype),
     ),
     _fake_einsum,
-    partial(recorded, EinsumGradient),
+    EinsumGradient,
     _batched_einsum,
     cast=(1, 2),
 )
@@ -275,11 +269,6 @@ class ComplexGradient(torch.autograd.Function):
     """``y = alpha * op(a) @ op(b) + beta * c`` of complex tensors."""
 
     @staticmethod
-    def forward(*args: Any) -> Any:
-        """Compute ``y`` in one kernel."""
-        return COMPLEX_MATMUL.inside(*args)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the operands."""
         a, b, c, *ctx.words = inputs
@@ -331,7 +320,7 @@ COMPLEX_MATMUL = Operation(
         out_dtype=own_dtype(out_dtype),
     ),
     lambda a, b, c, *words: torch.Tensor.new_empty(a, product_shape(a, b), dtype=words[-1] or a.dtype),
-    partial(recorded, ComplexGradient),
+    ComplexGradient,
 )
 
 
@@ -382,11 +371,6 @@ class Im2colGradient(torch.autograd.Function):
     """`im2col` of images (N, H, W, C), whose gradient adds columns up."""
 
     @staticmethod
-    def forward(image: Any, *words: Any) -> Any:
-        """Copy the columns."""
-        return IM2COL.inside(image, *words)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the geometry."""
         ctx.of_image, (*ctx.words,) = inputs[0].shape, inputs[1:]
@@ -435,7 +419,7 @@ IM2COL: Operation = Operation(
     lambda image, taps, *words: image.new_empty(
         (image.shape[0] * prod(_places(image, taps, *words)), prod(taps) * image.shape[-1])
     ),
-    partial(recorded, Im2colGradient),
+    Im2colGradient,
 )
 
 
@@ -503,11 +487,6 @@ class Col2imGradient(torch.autograd.Function):
     """`col2im` of images (N, H, W, C), whose gradient reads the columns back."""
 
     @staticmethod
-    def forward(columns: Any, *words: Any) -> Any:
-        """Compute the image."""
-        return COL2IM.inside(columns, *words)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the geometry."""
         ctx.of_columns, (*ctx.words,) = inputs[0].shape, inputs[1:]
@@ -534,7 +513,7 @@ COL2IM: Operation = Operation(
     lambda columns, shape, *words: columns.new_empty(
         shape, dtype=columns.dtype if columns.is_floating_point() else torch.int32
     ),
-    partial(recorded, Col2imGradient),
+    Col2imGradient,
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -43,11 +42,6 @@ class ChainGradient(torch.autograd.Function):
     """``y = activation(a @ b + bias_b) @ c + bias_c``; gradients compute the first product again."""
 
     @staticmethod
-    def forward(*args: Any) -> Any:
-        """Compute ``y``."""
-        return GEMM_CHAIN.inside(*args)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the operands."""
         a, b, c, bias_b, _, *ctx.words = inputs
@@ -82,7 +76,7 @@ GEMM_CHAIN = Operation(
         a, b, c, activation=activation, precision=precision, **present(bias_b=bias_b, bias_c=bias_c)
     ),
     lambda a, b, c, *words: a.new_empty((*product_shape(a, b)[:-1], c.shape[-1])),
-    partial(recorded, ChainGradient),
+    ChainGradient,
     cast=range(5),
 )
 
@@ -129,11 +123,6 @@ class LayersGradient(ChainGradient):
     """Two products around an activation; saves the first product's sums, which `ChainGradient` then reads."""
 
     @staticmethod
-    def forward(*args: Any) -> Any:
-        """Compute ``y``, the argument of the activation, and its value."""
-        return TWO_LAYERS.inside(*args)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep the operands of both products, and the argument of the activation."""
         a, b, c, bias_b, _, *ctx.words = inputs
@@ -157,7 +146,7 @@ TWO_LAYERS = Operation(
     lambda a, b, c, *words: tuple(
         a.new_empty((*product_shape(a, b)[:-1], n)) for n in (c.shape[-1], b.shape[-1], b.shape[-1])
     ),
-    partial(recorded, LayersGradient),
+    LayersGradient,
     cast=range(5),
 )
 
@@ -303,11 +292,6 @@ class GroupSumsGradient(torch.autograd.Function):
     """``y[g] = a[rows]ᵀ @ b[rows]`` for the rows of each group: groups along K."""
 
     @staticmethod
-    def forward(a: Any, b: Any, ends: Any) -> Any:
-        """Compute ``y`` in one launch."""
-        return GROUPED_GRADIENT.inside(a, b, ends)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the operands."""
         ctx.save_for_backward(*inputs)
@@ -337,7 +321,7 @@ GROUPED_GRADIENT = Operation(
     "grouped_gradient(Tensor a, Tensor dy, Tensor ends) -> Tensor",
     lambda a, dy, ends: of_groups.grouped_matmul(a.mT, dy, ends),
     lambda a, dy, ends: a.new_empty((ends.shape[0], a.shape[1], dy.shape[1])),
-    partial(recorded, GroupSumsGradient),
+    GroupSumsGradient,
 )
 
 
@@ -385,11 +369,6 @@ class ReducedGradient(torch.autograd.Function):
     """Reductions of a product along an axis; gradients compute the product again."""
 
     @staticmethod
-    def forward(*args: Any) -> Any:
-        """Compute the reduction in one kernel, which stores no element of the product."""
-        return REDUCED_MATMUL.inside(*args)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Keep the operands and the result."""
         a, b, bias, *ctx.words = inputs
@@ -427,7 +406,7 @@ REDUCED_MATMUL: Operation = Operation(
         (*product_shape(a, b)[:-2], product_shape(a, b)[-2 if axis == -1 else -1]),
         dtype=torch.float64 if a.dtype == torch.float64 else torch.float32,
     ),
-    partial(recorded, ReducedGradient),
+    ReducedGradient,
     cast=range(3),
 )
 

@@ -152,11 +152,6 @@ class DropoutGradient(torch.autograd.Function):
     """Sets elements to 0, chosen by their index; the gradient chooses them again, and saves no mask."""
 
     @staticmethod
-    def forward(*args: Any) -> Any:
-        """Drop elements."""
-        return DROPOUT.inside(*args)
-
-    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         """Save the probability, the seed and the offset."""
         _, *ctx.words = inputs
@@ -171,7 +166,7 @@ DROPOUT: Operation = Operation(
     "dropout(Tensor x, float probability, SymInt seed, SymInt offset) -> Tensor",
     _run_dropout,
     lambda x, *words: torch.empty(x.shape, dtype=x.dtype, device=x.device),
-    partial(recorded, DropoutGradient),
+    DropoutGradient,
 )
 
 

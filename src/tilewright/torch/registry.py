@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import torch
@@ -227,7 +227,8 @@ class Operation:
         schema: its name, its arguments without defaults, and its result, in PyTorch's spelling.
         run: computes it on tensors without gradients.
         fake: makes tensors like the results, from the shapes and dtypes of the arguments.
-        differentiate: computes it on tensors if some want gradients; None: the operation refuses them.
+        differentiate: computes it on tensors if some want gradients, or a `torch.autograd.Function` with the
+            gradient, whose ``forward`` is `inside`; None: the operation refuses them.
         batched: its rule for `torch.func.vmap`: takes the size of the batch, the batched dimension of each
             argument, and the arguments; returns the results, with the batch first, or None for a loop.
         cast: places of the tensors that autocast converts.
@@ -247,6 +248,10 @@ class Operation:
         self.name = schema.partition("(")[0]
         self.run = run
         self.refusal = refusal
+        if isinstance(differentiate, type):
+            gradient: Any = differentiate
+            gradient.forward = staticmethod(self.inside)
+            differentiate = partial(recorded, gradient)
         self._differentiate = differentiate
         self._batched = batched
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))

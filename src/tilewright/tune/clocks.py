@@ -83,30 +83,6 @@ class HostClock:
         return time.perf_counter()
 
 
-class BusyClock(HostClock):
-    """CPU time of all threads of the process, without that of other processes.
-
-    Caches, memory and the units of a core are still shared with other processes.  Times of several busy
-    threads are added up.
-
-    Example:
-        >>> clock = BusyClock(1)
-        >>> clock.sample(lambda: time.sleep(0.02), 1) < 0.02
-        True
-    """
-
-    def __init__(self, calls: int | None = None) -> None:
-        super().__init__(calls, wait_for_quiet, warm=True)
-
-    @property
-    def how(self) -> str:
-        """The clock, in words."""
-        return super().how.replace("host time by perf_counter", "processor time of all threads")
-
-    def _now(self) -> float:
-        return time.process_time()
-
-
 def wait_for_quiet() -> None:
     """Return when no other thread of this process computes, or after half a second.
 

@@ -16,7 +16,6 @@ from tilewright.errors import ToolchainError
 from tilewright.runtime.outputs import check_output, output
 from tilewright.targets.target import CPU
 from tilewright.tune.machine import Machine, cache_bytes, clock_mhz
-from tilewright.tune.measure import Interval
 
 # ---------------------------------------------------------------- pictures
 
@@ -76,39 +75,6 @@ def _format(path: Path) -> str:
     return kind
 
 
-def draw_intervals(
-    path: Path, found: Mapping[str, Interval], *, about: str, title: str, mark: float | None = None
-) -> None:
-    """Write a picture of medians with their intervals, a line for each.
-
-    Args:
-        path: .png, .svg or .pdf.
-        found: the intervals, by name, from top to bottom.
-        about: the label of the axis.
-        title: the title of the picture.
-        mark: the place of a vertical line to compare with, or None.
-
-    Raises:
-        ToolchainError: as `new_figure` and `save`.
-        OutputError: the file cannot be written.
-    """
-    figure = new_figure((8, 1.2 + 0.24 * len(found)))
-    axes = figure.add_subplot()
-    medians = [one.median for one in found.values()]
-    off = [
-        [one.median - one.low for one in found.values()],
-        [one.high - one.median for one in found.values()],
-    ]
-    axes.errorbar(medians, range(len(found)), xerr=off, fmt="o", markersize=4, capsize=2)
-    axes.set_yticks(range(len(found)), [*found], fontsize=8)
-    axes.invert_yaxis()
-    if mark is not None:
-        axes.axvline(mark, color="black", linewidth=0.8)
-    axes.set_xlabel(about)
-    axes.set_title(title, fontsize=10)
-    save(figure, path)
-
-
 # ---------------------------------------------------------------- rooflines
 
 
@@ -156,21 +122,17 @@ def roofs(machine: Machine, arch: Arch, element: DType, precision: str) -> Roofs
         element: dtype of the operands.
         precision: ``"tf32"`` for f32 on tensor cores.
     """
-    if machine.device is None or arch.rates is None:
-        return _processor_roofs(machine, arch, element)
-    name, rates = machine.device.name, arch.rates
-    known = (board for board in rates.boards if any(word in name.split() for word in board.name.split()))
-    board = next(known, rates.boards[0])
-    kind = "tf32" if precision == "tf32" else element.name
-    rate = rates.tensor_flops.get(kind) or rates.fma_flops.get(kind, rates.fma_flops["f32"])
-    flops = float(rate) * machine.device.processors * board.clock_mhz * 1e6
-    count = machine.device.processors
-    source = f"{count} multiprocessors at {board.clock_mhz} MHz, datasheet of {board.name}"
-    return Roofs(flops, board.memory_gbytes_per_s * 1e9, source)
-
-
-def _processor_roofs(machine: Machine, arch: Arch, element: DType) -> Roofs:
-    """Return the roofs of vector multiply-adds at the present clock, and of NumPy's copy, measured now."""
+    if machine.device is not None and arch.rates is not None:
+        name, rates = machine.device.name, arch.rates
+        known = (board for board in rates.boards if any(word in name.split() for word in board.name.split()))
+        board = next(known, rates.boards[0])
+        named = "tf32" if precision == "tf32" else element.name
+        rate = rates.tensor_flops.get(named) or rates.fma_flops.get(named, rates.fma_flops["f32"])
+        flops = float(rate) * machine.device.processors * board.clock_mhz * 1e6
+        count = machine.device.processors
+        datasheet = f"{count} multiprocessors at {board.clock_mhz} MHz, datasheet of {board.name}"
+        return Roofs(flops, board.memory_gbytes_per_s * 1e9, datasheet)
+    # Vector multiply-adds at the present clock, and a copy by NumPy.
     size = 8 if element.name == "f64" else 4
     source = np.ones(max(8 * cache_bytes(CPU.name), 64 << 20) // 8)
     target = np.empty_like(source)

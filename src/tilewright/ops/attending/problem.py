@@ -19,6 +19,8 @@ from tilewright.runtime.frameworks import memory_of
 from tilewright.targets.target import HOST
 
 SUPPORTED = (f16, bf16, f32)
+ONE_OF = f"one of {', '.join(map(str, SUPPORTED))}"
+"""Dtypes of arrays, and the end of messages that refuse another one."""
 
 MOST_COLUMNS, MOST_OF_GRADIENTS = 512, 256
 """Most columns of queries, keys and values, and of those that have gradients."""
@@ -105,8 +107,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise DTypeError(f"{_called(infos)}: {listed}", "one dtype")
     if infos["q"].dtype not in SUPPORTED:
-        known = ", ".join(map(str, SUPPORTED))
-        raise DTypeError(f"{_called(infos)} of {infos['q'].dtype}", f"one of {known}")
+        raise DTypeError(f"{_called(infos)} of {infos['q'].dtype}", ONE_OF)
     q, k, v = (infos[name].shape for name in ("q", "k", "v"))
     if "q_offsets" in infos or "k_offsets" in infos:
         _check_packed(infos)
@@ -141,10 +142,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         heads = q[-3] if len(q) > 2 else 1
         if infos["sinks"].shape != (heads,):
             _refuse(infos, f"sinks with shape {(heads,)}, one for each head of q")
-        if infos["sinks"].dtype not in SUPPORTED:
-            known = ", ".join(map(str, SUPPORTED))
-            kind = infos["sinks"].dtype
-            raise DTypeError(f"{_called(infos)}: sinks is {kind}", f"one of {known}")
+        _check_dtype(infos, "sinks")
     if LENGTHS in infos:
         _check_lengths(infos, q[0] if len(q) == 4 else 1)
     if "bias" in infos:
@@ -154,9 +152,7 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         )
         if not fits:
             _refuse(infos, f"bias with shape {whole}, or one that NumPy broadcasts to it")
-        if infos["bias"].dtype not in SUPPORTED:
-            known = ", ".join(map(str, SUPPORTED))
-            raise DTypeError(f"{_called(infos)}: bias is {infos['bias'].dtype}", f"one of {known}")
+        _check_dtype(infos, "bias")
     return shape
 
 
@@ -320,9 +316,8 @@ def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) 
         if name in infos and infos[name].shape != infos[of].shape:
             _refuse(infos, f"{name} with shape {infos[of].shape}, as {of} has")
     for name in ("out", *results):
-        if name in infos and infos[name].dtype not in SUPPORTED:
-            known = ", ".join(map(str, SUPPORTED))
-            raise DTypeError(f"{op}: {name} is {infos[name].dtype}", f"one of {known}")
+        if name in infos:
+            _check_dtype(infos, name)
 
 
 def check_terms(infos: Mapping[str, ArrayInfo], results: Mapping[str, str], wanted: Sequence[bool]) -> None:
@@ -367,10 +362,15 @@ def result_dtype(infos: Mapping[str, ArrayInfo], asked: DType | str | None) -> D
     written = infos["out"].dtype if "out" in infos else None
     made = agreed(None if asked is None else dtype_named(asked), written, infos["q"].dtype)
     if made not in SUPPORTED:
-        known = ", ".join(map(str, SUPPORTED))
         what = "out_dtype" if written is None else "out"
-        raise DTypeError(f"attention: {what} is {made}", f"one of {known}")
+        raise DTypeError(f"attention: {what} is {made}", ONE_OF)
     return made
+
+
+def _check_dtype(infos: Mapping[str, ArrayInfo], name: str) -> None:
+    """Refuse an array of another dtype than those of `SUPPORTED`."""
+    if infos[name].dtype not in SUPPORTED:
+        raise DTypeError(f"{_called(infos)}: {name} is {infos[name].dtype}", ONE_OF)
 
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:

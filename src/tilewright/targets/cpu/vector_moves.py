@@ -48,9 +48,12 @@ def blocks(
         size = f32.bytes
     lanes = min(vector_bytes // size, MOST_LANES)
     is_float = {side.dtype for side in sides} <= {f32, *HALVES}
-    while found is not None and any(
-        not _fills(axis.extent, lanes, is_float and has_parts(f32, lanes)) for axis in found
-    ):
+    while found is not None:
+        # Blocks divide each extent, or the extent fills more than half of a single block.
+        has_ends = is_float and has_parts(f32, lanes)
+        extents = (axis.extent for axis in found)
+        if all(n % lanes == 0 or (has_ends and lanes // 2 < n < lanes) for n in extents):
+            break
         lanes //= 2
     if found is None or loops.conditions != (TRUE, TRUE) or any(axis.scale != 1 for axis in found):
         return None
@@ -58,11 +61,6 @@ def blocks(
     if from_row is None or to_row is None or lanes < (LEAST_LANES if size >= 4 else MOST_LANES) or size == 2:
         return None
     return found, lanes, (from_row, to_row)
-
-
-def _fills(extent: int, lanes: int, has_ends: bool) -> bool:
-    """Whether blocks divide an extent, or it fills more than half of a single block."""
-    return extent % lanes == 0 or (has_ends and lanes // 2 < extent < lanes)
 
 
 def ask_ahead(
