@@ -214,7 +214,8 @@ class Ranks:
         monkeypatch.setattr(torch, "empty", self.keeping(torch.empty))
         # Products on the processor, and PyTorch's gradients, are in no stream.
         monkeypatch.setattr(calls.of_matmul, "matmul", self.waiting(calls.of_matmul.matmul))
-        monkeypatch.setattr(torch.Tensor, "clone", self.waiting(torch.Tensor.clone))
+        for name in ("clone", "copy_"):
+            monkeypatch.setattr(torch.Tensor, name, self.waiting(getattr(torch.Tensor, name)), raising=False)
         for name in ("gather", "gather_products", "reduce_products"):
             monkeypatch.setattr(gradients, name, self.waiting(getattr(gradients, name)))
 

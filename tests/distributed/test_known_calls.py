@@ -100,17 +100,27 @@ def test_sums_over_ranks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(rank.planned) for rank in fake.ranks] == launches
 
 
-def test_the_whole_sum_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("most", [products.MOST_COPIED_BYTES, 64])
+def test_the_whole_sum_on_all_ranks(size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy engines carry finished rows, if they are few and no wider than the parts."""
+    monkeypatch.setattr(products, "MOST_COPIED_BYTES", most)
+    fake, drawn = Ranks(size, monkeypatch), Drawn(size)
+    kinds = torch.float64, torch.float32, torch.float32  # the largest first
 
     def call(rank: int, turn: int) -> Any:
-        lefts, rights = drawn.of_ranks(2, 3, 8, seed=turn), drawn.of_ranks(8, 4, seed=50 + turn)
-        bias = drawn(4, seed=turn)
-        y = td.matmul_all_reduce(lefts[rank], rights[rank], bias=bias)
-        return y, lefts[0] @ rights[0] + lefts[1] @ rights[1] + bias
+        kind, wire = kinds[turn % 3], torch.bfloat16 if turn % 3 == 2 else None
+        lefts = drawn.of_ranks(size, 3, 8, seed=turn, dtype=kind)
+        rights = drawn.of_ranks(8, 4, seed=50 + turn, dtype=kind)
+        bias = drawn(4, seed=turn, dtype=kind)
+        y = td.matmul_all_reduce(lefts[rank], rights[rank], bias=bias, wire_dtype=wire)
+        whole = sum(a @ b for a, b in zip(lefts, rights, strict=True))
+        return y, whole + bias
 
-    repeated(fake, call)
-    assert all(len(rank.planned) == 2 for rank in fake.ranks)
+    repeated(fake, call, 9)
+    launches = [3 * (2 + (0 < rank < size - 1)) for rank in range(size)]
+    assert [len(rank.planned) for rank in fake.ranks] == launches
+    assert fake.ranks[0].called.count("sums") == (9 if most == 64 else 3)
 
 
 @pytest.mark.parametrize("wire", [None, torch.bfloat16])
@@ -413,7 +423,7 @@ def test_rows_that_other_kernels_write(left_out: int | None, monkeypatch: pytest
 
         def write(value: torch.Tensor) -> None:
             time.sleep(0.003)
-            rows.copy_(value)
+            rows.numpy()[...] = value.numpy()
 
         fake.enqueue("before", fake.here.current, lambda: write(shards[rank]))
         y = td.all_gather_matmul(rows, b, sizes=[4, 4])

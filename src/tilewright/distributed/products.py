@@ -81,8 +81,7 @@ def gather(how: How, x: torch.Tensor, gradients: Sequence[bool] = ()) -> torch.T
             known = KnownRows(memory, rows, (*lead, sum(sizes), *inner))
             how.ranks.keep(known_key, known)
             return known.run(call, x)
-        moved = x.detach().movedim(how.dim, 0)
-        return _gathered(call, moved, sizes, "a shard").movedim(0, how.dim)
+        return _gathered(call, x.detach().movedim(how.dim, 0), sizes, "a shard").movedim(0, how.dim)
 
 
 MOST_COPIED_BYTES = 32 << 20
@@ -497,16 +496,23 @@ class SumExtents:
         else:
             whole = like.new_empty(self.moved, dtype=self.kind)
             mine = whole.narrow(0, self.first, size)
-        columns = self.shape[-1]
-        return whole, mine if mine.dim() == 2 else mine.view(self.rows, columns)
+        return whole, mine if mine.dim() == 2 else mine.view(self.rows, self.shape[-1])
 
-    def finished(self, call: RankCall, whole: torch.Tensor) -> torch.Tensor:
+    def finished(self, call: RankCall, memory: PeerMemory | None, whole: torch.Tensor) -> torch.Tensor:
         """Return the result, after this rank's rows in it are computed."""
         if self.how.scatters:
             return whole if len(self.shape) == 2 else whole.movedim(0, self.how.dim)
         ranks, places = self.how.ranks, whole.split(self.sizes)
         mine = places[ranks.rank]
-        call.trade(dict.fromkeys(ranks.others, mine), {rank: places[rank] for rank in ranks.others}, "sums")
+        # The slots have room for results that are no wider than the parts.
+        if memory is not None and whole.nbytes <= min(self.slot_bytes, MOST_COPIED_BYTES):
+            with memory.gathering(call, mine, self.sizes) as arriving:
+                arriving.wait()
+                for some in (slice(0, self.first), slice(self.first + self.rows, None)):
+                    whole[some].copy_(arriving.whole[some])
+        else:
+            incoming = {rank: places[rank] for rank in ranks.others}
+            call.trade(dict.fromkeys(ranks.others, mine), incoming, "sums")
         return whole.view(*self.shape)
 
 
@@ -562,7 +568,7 @@ class KnownSum:
                 words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
                 mine = rank, sums[rank * extents.rows :][: extents.rows]
                 add_parts(parts.wait(), out, own=mine, terms=added, **words)
-        return extents.finished(call, whole)
+        return extents.finished(call, self.memory, whole)
 
 
 WORDS = ("activation", "derivative", "beta")
@@ -617,7 +623,7 @@ def _summed(
             else:  # it is not sent, and not rounded
                 words["own"] = ranks.rank, here.reshape(rows, columns)
             add_parts(received.view(ranks.size, rows, columns), out, is_tree=how.invariant, **words)
-    return extents.finished(call, result)
+    return extents.finished(call, memory, result)
 
 
 def _partial_sums(
