@@ -287,3 +287,51 @@ def test_the_checker_finds_a_lane_that_stores_before_others_have_read(
         assert kernel.check(a, y.copy()).findings
     finally:
         kernel.forget()
+
+
+@tw.kernel(A="M N", v="M", tau=tw.f32)
+def reflected(A, v, tau):
+    """A Householder update in place, ``A -= tau v (v^T A)``."""
+    for m, n in tw.tiles(A):
+        row = (A[m, n] * v[m][:, None]).sum(axis=0)
+        A[m, n] = A[m, n] - tau * v[m][:, None] * row
+
+
+@tw.kernel(C="M N", f="M", b="N", g="N", eps=tw.f32)
+def sinkhorn(C, f, b, g, eps):
+    for m, n in tw.tiles(C):
+        s = (f[m][:, None] - C[m, n]) / eps
+        top = s.max(axis=0)
+        g[n] = eps * (tw.log(b[n]) - top - tw.log(tw.exp(s - top).sum(axis=0)))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kernel", [reflected, sinkhorn], ids=["reflected", "sinkhorn"])
+def test_columns_with_a_factor_for_each_row_are_loaded_in_whole_sectors(kernel: Any, dtype: str) -> None:
+    """A vector along the reduced dimension does not turn the tile: lanes load neighbouring columns."""
+    vectors = (tw.like(dtype, 4096), tw.like("f32", 4096), tw.like("f32", 4096))
+    given = tw.like("f32", 4096, 4096), *(vectors[:1] if kernel is reflected else vectors), 0.5
+    made = kernel.compile(*given, target="cuda", arch="sm_90a")
+    assert made.resources["spill_store_bytes"] == 0
+    down, columns = made.schedule.warps[0], made.schedule.tile[0]
+    lanes = made.schedule.atom.shape[0] // 4
+    assert lanes >= 2, "two lanes with 16 bytes each load a sector"
+    assert made.schedule.is_split or 4096 // columns >= 132
+    assert columns == 4 * lanes * down
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (3, 0), (300, 44), (70, 130)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_reflections_in_place(dtype: str, shape: tuple[int, int], target: str) -> None:
+    rng = np.random.default_rng(3)
+    a, v = rng.standard_normal(shape, np.float32), rng.standard_normal(shape[0])
+    v = v.astype(tw.dtype(dtype).numbers)
+    found, wide, factor = a.copy(), a.astype(np.float64), v.astype(np.float64)
+    bound = reflected.bind()
+    if target == "reference":
+        bound = reflected.bind(schedule=bound.schedule_for(found, v, 0.5, target="cuda", arch="sm_90a"))
+    bound(found, v, 0.5, target=target)
+    exact = wide - 0.5 * np.outer(factor, factor @ wide)
+    sizes = np.abs(wide) + 0.5 * np.outer(np.abs(factor), np.abs(factor) @ np.abs(wide))
+    assert (np.abs(found - exact) <= (shape[0] + 5) * tw.f32.unit_roundoff * sizes).all()

@@ -177,3 +177,46 @@ def test_a_table_by_distance_is_a_view(dtype: str, shape: tuple[int, ...], targe
     # Errors of the scores, of their differences, and of the powers, in numerator and denominator.
     relative = 2 * ((depth + 6) * U * largest.max(2) + 4 * U * np.abs(s).max(2) + (keys + 8) * U)
     assert (np.abs(o - p @ wide(v)) <= relative[..., None] * (p @ np.abs(wide(v)))).all()
+
+
+@tw.kernel(X="T D", w="T", y="T", G="D D", r="D")
+def weighted_squares_refused(X, w, y, G, r):
+    for i, j in tw.tiles(G):
+        acc, right = tw.zeros(), tw.zeros()
+        for t in tw.steps(X.shape[0]):
+            x = X[t, i] * w[t][:, None]
+            acc += x.T @ X[t, j]
+            right += x.T @ y[t]
+        G[i, j] = acc
+        r[i] = right
+
+
+@tw.kernel(X="T D", w="T", y="T", G="D D", r="D")
+def weighted_squares(X, w, y, G, r):
+    for i, j in tw.tiles(G):
+        acc, right = tw.zeros(), tw.zeros((i,), tw.f32)
+        for t in tw.steps(X.shape[0]):
+            x = X[t, i] * w[t][:, None]
+            acc += x.T @ X[t, j]
+            right += (x * y[t][:, None]).sum(axis=0)
+        G[i, j] = acc
+        r[i] = right
+
+
+def test_a_vector_in_a_kernel_with_columns_is_refused() -> None:
+    given = (np.ones(shape, np.float32) for shape in ((5, 3), (5,), (5,), (3, 3), (3,)))
+    near = r"over t multiplies a vector.*nearest legal choice: a sum of rows, total \+= .*\.sum\(axis=0\)"
+    with pytest.raises(tw.TraceError, match=near):
+        weighted_squares_refused(*given, target="reference")
+
+
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (300, 40)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_the_sum_of_rows_that_the_refusal_names(shape: tuple[int, int], target: str) -> None:
+    x, w, y = normal("f32", *shape), normal("f32", shape[0]), normal("f32", shape[0])
+    gram, right = np.full((shape[1],) * 2, np.nan, np.float32), np.full(shape[1], np.nan, np.float32)
+    weighted_squares(x, w, y, gram, right, target=target)
+    scaled = wide(x) * wide(w)[:, None]
+    room = (shape[0] + 3) * U
+    assert (np.abs(gram - scaled.T @ wide(x)) <= room * (np.abs(scaled).T @ np.abs(wide(x)))).all()
+    assert (np.abs(right - scaled.T @ wide(y)) <= room * (np.abs(scaled).T @ np.abs(wide(y)))).all()

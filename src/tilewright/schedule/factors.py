@@ -524,10 +524,15 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     whole = [
         part for part in parts if both <= {*part.at} and all(run_along(part, span) == 1 for span in both)
     ]
+    k, at = product.span.name, node.location or product.location
+    if not any(row in part.at for part in parts) and row not in product.axes:
+        text = f"the product over {k} multiplies a vector, and the tiles have columns along {row.name}"
+        near = "a sum of rows, total += (a * x[:, None]).sum(axis=0) with total = tw.zeros((m,), tw.f32)"
+        raise TraceError(text, product.location, f"{near}; or a kernel whose tiles have rows alone")
     if not whole:
         raise TraceError(
-            f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}",
-            node.location or product.location,
+            f"an operand of a product needs a main array, tiled along {row.name} and {k}",
+            at,
             EXPLICIT,
         )
     others = tuple(part for part in parts if part is not whole[0])

@@ -65,8 +65,9 @@ CPU_VECTOR = 16
 KEPT_BYTES = 256
 """Most bytes of a lane's part of a row that stays in registers until the row is stored."""
 
-LANES_OF_COLUMNS = 8
-"""Lanes along rows if arrays are contiguous along rows: with 16 bytes each they load a line of 128 bytes."""
+LANES_OF_COLUMNS, LANES_OF_SECTOR = 8, 2
+"""Lanes along rows if arrays are contiguous along rows: with 16 bytes each they load a line of 128 bytes, or
+at least a sector of 32 bytes."""
 
 
 # ---------------------------------------------------------------- legality
@@ -243,7 +244,8 @@ def reducing(
     """
     m, n = form.m, form.n
     found = [one for one in accesses(form, specs) if n in one.at]
-    turned = sum(one.unit == m for one in found) > sum(one.unit == n for one in found)
+    most_loads = [one for one in found if m in one.at] or found  # a vector along the loop takes few loads
+    turned = sum(one.unit == m for one in most_loads) > sum(one.unit == n for one in most_loads)
     own = [one for one in found if one.unit == (m if turned else n)]
     wide = max((one.full for one in own), default=1)
     wide = min((wide, *(one.aligned for one in own if one.aligned < one.full)))
@@ -260,8 +262,17 @@ def reducing(
     if turned:
         wide = min(wide, _power(rows))
         down = min(LANES_OF_COLUMNS, _power(-(-rows // wide)))
-        across = arch.lanes // down
         warps = min(WARPS, _power(-(-rows // (wide * down))))
+        batches = prod(extents[span] for span in form.batch)
+        while form.passing and batches * -(-rows // (wide * down * warps)) < processors:
+            # Two passes over a column have one block.  Narrower tiles, of whole sectors, make more blocks.
+            if down > LANES_OF_SECTOR:
+                down //= 2
+            elif warps > 1:
+                warps //= 2
+            else:
+                break
+        across = arch.lanes // down
         each = min(VECTORS, elements // wide, _power(-(-run // across)))
         atom = fma(f32, lanes=(down, across), each=(wide, 1))
         yield Schedule(atom, (wide * down * warps, across * each, 1), (warps, 1))
