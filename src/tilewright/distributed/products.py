@@ -198,14 +198,14 @@ def gather_products(
         if memory is not None:
             shape = (*lead, sum(sizes), *inner)
             if _is_simple(how, bs, given) and _is_one_kernel(how, a, bs, rows):
-                known = KnownGather.of(how, memory, a, bs, given, (*sizes,), rows, shape)
+                known = KnownGather.of(how, memory, a, bs, given, kind, (*sizes,), rows, shape)
                 how.ranks.keep(known_key, known)
                 return known.run(call, a, bs, terms), sizes
             own = a.reshape(rows[how.ranks.rank], depth).contiguous()
             with memory.gathering(call, own, rows) as arriving:
                 if _is_simple(how, bs, given):
                     shards, arrivals = arriving.whole.split(rows), arriving.arrivals()
-                    ys = _products_in_ring_order(how, shards, arrivals, bs, given)
+                    ys = _products_in_ring_order(how, shards, arrivals, bs, given, kind)
                     return [y.view(*shape, y.shape[-1]) for y in ys], sizes
                 arriving.wait()
                 whole = arriving.whole.view(*shape, depth)
@@ -220,7 +220,7 @@ def gather_products(
             ]
             incoming = {rank: shards[rank] for rank in others}
             arrivals = call.arrivals(dict.fromkeys(others, own), incoming, "a shard")
-            return _products_in_ring_order(how, shards, arrivals, bs, given), sizes
+            return _products_in_ring_order(how, shards, arrivals, bs, given, kind), sizes
         whole = _gathered(call, a.movedim(how.dim, 0), sizes, "a shard").movedim(0, how.dim)
     return [how.multiply(whole, b.detach(), **one) for b, one in zip(bs, given, strict=True)], sizes
 
@@ -272,6 +272,7 @@ class KnownGather:
         a: torch.Tensor,
         bs: Sequence[torch.Tensor],
         given: Sequence[Mapping[str, Any]],
+        kind: torch.dtype | None,
         sizes: tuple[int, ...],
         rows: Sequence[int],
         shape: tuple[int, ...],
@@ -282,7 +283,7 @@ class KnownGather:
         for b, one in zip(bs, given, strict=True):
             activation, has_bias = one.get("activation"), "bias" in one
             product = ArrivingProduct(first, activation, has_bias=has_bias, sums=sums_of(b))
-            products.append((b.shape[-1], result_dtype(how, one.get("out_dtype"), a, b, one), product))
+            products.append((b.shape[-1], result_dtype(how, kind, a, b, one), product))
         return cls(memory, sizes, rows, shape, products)
 
     def run(
@@ -306,13 +307,14 @@ def _products_in_ring_order(
     arrivals: Iterator[int],
     bs: Sequence[torch.Tensor],
     given: Sequence[Mapping[str, Any]],
+    kind: torch.dtype | None,
 ) -> list[torch.Tensor]:
     """Compute one product for each shard: this rank's first, while the other shards arrive."""
     me, rows = how.ranks.rank, [len(one) for one in shards]
     outs = list[list[torch.Tensor]]()
     for b, one in zip(bs, given, strict=True):
-        kind = result_dtype(how, one.get("out_dtype"), shards[me], b, one)
-        out = shards[me].new_empty((sum(rows), b.shape[-1]), dtype=kind)
+        made = result_dtype(how, kind, shards[me], b, one)
+        out = shards[me].new_empty((sum(rows), b.shape[-1]), dtype=made)
         outs.append([out, *out.split(rows)])
     for rank in chain([me], arrivals):
         for b, one, (_, *places) in zip(bs, given, outs, strict=True):
