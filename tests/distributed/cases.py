@@ -34,10 +34,13 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tor
     return torch.randn(shape, generator=made, dtype=f64, device="cpu").to(torch.get_default_device(), dtype)
 
 
-def compare(found: torch.Tensor, expected: torch.Tensor, sizes: torch.Tensor, depth: int) -> None:
+def compare(
+    found: torch.Tensor, expected: torch.Tensor, sizes: torch.Tensor, depth: int, travel: Any = 0.0
+) -> None:
     """Compare with sums in float64: `sizes` are the sums of magnitudes of what was added.
 
-    Each of at most ``depth + 4`` additions rounds in f32 (f64), and the result is rounded once.
+    Each of at most ``depth + 4`` additions rounds in f32 (f64), and the result is rounded once.  `travel` is
+    the error of the parts that ranks sent: see `rounded_parts`.
     """
     assert found.shape == expected.shape, (found.shape, expected.shape)
     if not found.numel():
@@ -45,9 +48,15 @@ def compare(found: torch.Tensor, expected: torch.Tensor, sizes: torch.Tensor, de
     sums = UNITS[f64] if found.dtype == f64 else UNITS[torch.float32]
     # Below the smallest normal number, rounding is off by half of the same step everywhere.
     rounded = expected.abs().clamp(min=torch.finfo(found.dtype).smallest_normal)
-    bound = (depth + 4) * sums * sizes + UNITS[found.dtype] * rounded
+    bound = (depth + 4) * sums * sizes + UNITS[found.dtype] * rounded + travel
     excess = ((found.to(f64) - expected).abs() / bound).max()
     assert excess <= 1, f"{excess} of the bound"
+
+
+def rounded_parts(a: torch.Tensor, b: torch.Tensor, depths: Sequence[int]) -> torch.Tensor:
+    """Return the largest error of a sum over ranks whose parts are rounded to bf16 before they are added."""
+    pairs = zip(a.to(f64).split(list(depths), -1), b.to(f64).split(list(depths), -2), strict=True)
+    return 1.01 * UNITS[torch.bfloat16] * sum((one @ other).abs() for one, other in pairs)
 
 
 def cut(whole: torch.Tensor, dim: int, sizes: Sequence[int], rank: int) -> torch.Tensor:
@@ -97,9 +106,13 @@ def scatters(rank: int, size: int) -> None:
             found = td.matmul_reduce_scatter(ones, others, bias=bias, activation="relu", sizes=sizes)
             expected = torch.relu(a.to(f64) @ b.to(f64) + bias.to(f64))
             magnitudes = a.to(f64).abs() @ b.to(f64).abs() + bias.to(f64).abs()
-            compare(found, cut(expected, 0, rows, rank), cut(magnitudes, 0, rows, rank), 50 + size)
+            travel = rounded_parts(a, b, depths) * (dtype == torch.bfloat16)
+            wanted, sums, off = (cut(one, 0, rows, rank) for one in (expected, magnitudes, travel))
+            compare(found, wanted, sums, 50 + size, off)
         found = td.matmul_all_reduce(ones, others, bias=bias, activation="relu")
-        compare(found, expected, magnitudes, 50 + size)
+        compare(found, expected, magnitudes, 50 + size, travel)
+        found = td.matmul_all_reduce(ones, others, bias=bias, wire_dtype=f64)
+        compare(found, a.to(f64) @ b.to(f64) + bias.to(f64), magnitudes, 50 + size)
     a, b = drawn(2, 6, 5, 24), drawn(2, 6, 24, 9, seed=2)
     depths = uneven(24, size)
     ones, others = cut(a, -1, depths, rank), cut(b, -2, depths, rank)
@@ -137,6 +150,13 @@ def narrow_parts(rank: int, size: int) -> None:
         assert ((found.to(f64) - whole - bias.to(f64)).abs() <= bound).all()
         again = td.matmul_all_reduce(ones, others, wire_dtype=wire)
         assert torch.equal(again, exact) == (wire == torch.float32)
+    for dtype, default in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
+        pair = ones.to(dtype), others.to(dtype)
+        wires = {one: td.matmul_all_reduce(*pair, wire_dtype=one) for one in (None, dtype, torch.float32)}
+        assert torch.equal(wires[None], wires[default])
+        assert not torch.equal(wires[dtype], wires[torch.float32])
+        summed = td.matmul_all_reduce(*pair, out_dtype=torch.float32)
+        assert torch.equal(summed.to(dtype), wires[torch.float32])
     wide = td.matmul_all_reduce(ones.to(f64), others.to(f64), wire_dtype=torch.float32)  # f64 stays at home
     assert ((wide - whole).abs() <= 1e-14 * sums / UNITS[torch.float32] + 2.0**-24 * travel).all()
     alone, _ = dist.new_subgroups(1)

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import torch
-from tests.distributed.cases import compare, f64
+from tests.distributed.cases import compare, f64, rounded_parts
 
 import tilewright.distributed as td
 
@@ -67,12 +67,15 @@ def solve(number: int, rank: int, size: int) -> None:
     expected = sums if activation is None else ACTIVATIONS[activation](sums)
     # An activation of f32 is off by less than eight units of its largest value, 1; that of f64 likewise.
     magnitudes = magnitudes + (0 if activation in (None, "relu") else 8)
+    travel = torch.zeros_like(expected)
     if name == "all_gather_matmul":
         sizes = extents(draw, a.shape[dim], size)
         given = a.split(sizes, dim)[rank]
         found = td.all_gather_matmul(placed(draw, given), placed(draw, b), dim=dim, **words)
     else:
         shares = td.shares(depth, size, rank_invariant=True) if invariant else extents(draw, depth, size)
+        if dtype == torch.bfloat16 and out_dtype is None and not invariant:
+            travel = alpha * rounded_parts(a, b, shares)
         left = placed(draw, a.split(list(shares), -1)[rank])
         right = placed(draw, b.split(list(shares), -2)[rank])
         if name == "matmul_all_reduce":
@@ -80,6 +83,8 @@ def solve(number: int, rank: int, size: int) -> None:
         else:
             sizes = extents(draw, expected.shape[dim], size)
             found = td.matmul_reduce_scatter(left, right, dim=dim, sizes=sizes, **words)
-            expected, magnitudes = (one.split(sizes, dim)[rank] for one in (expected, magnitudes))
+            expected, magnitudes, travel = (
+                one.split(sizes, dim)[rank] for one in (expected, magnitudes, travel)
+            )
     assert found.dtype == (out_dtype or dtype)
-    compare(found, expected, magnitudes, depth + size + 8)
+    compare(found, expected, magnitudes, depth + size + 8, travel)

@@ -68,7 +68,8 @@ class How:
         invariant: whether bits must not depend on the number of ranks.
         words: ``alpha`` and ``precision`` as in `matmul`, if they are not the defaults.
         scaled: arguments of a product of quantised numbers.
-        wire: dtype in which ranks send partial sums, if it is narrower than their own.
+        wire: dtype in which ranks send partial sums, if it is narrower than their own; None: bf16 for results
+            in bf16, unless bits must not depend on the number of ranks.
     """
 
     name: str

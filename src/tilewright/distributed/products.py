@@ -480,7 +480,8 @@ class SumExtents:
             moved = (math.prod(shape[:-1]), columns)
         sizes = tuple(how.sizes if how.scatters and how.sizes is not None else chunks(moved[0], ranks.size))
         rows = math.prod((sizes[ranks.rank], *moved[1:])) // max(columns, 1)
-        wire = sums if how.wire is None or how.wire.itemsize >= sums.itemsize else how.wire
+        wire = how.wire or (kind if kind == torch.bfloat16 and not how.invariant else sums)
+        wire = wire if wire.itemsize < sums.itemsize else sums
         is_cut = len(set(sizes)) == 1 and (not how.scatters or math.prod(shape[:dim]) == 1)
         slot_bytes = ranks.size * rows * columns * wire.itemsize if is_cut else 0
         return cls(how, tuple(shape), moved, sizes, rows, sums, kind, wire, slot_bytes)
