@@ -89,7 +89,7 @@ def test_every_copy_of_a_kernel_is_explained() -> None:
     for order in "CF":
         for made in (compiled(moved, order=order), compiled(added, order=order)):
             assert made.listing is not None
-            found = movements(made.listing.kernel, "cpu", made.arch, made.kernel, made.listing.accesses)
+            found = movements(made.listing.kernel, "cpu", made.kernel, made.listing.accesses)
             assert found
             assert all(movement.how for movement in found)
             assert "not chosen" not in resources(made)

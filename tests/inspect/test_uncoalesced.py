@@ -67,7 +67,7 @@ def test_sectors_of_a_copy_by_chunks_and_by_a_number_of_threads(threads, columns
 def test_inspect_names_them_with_the_same_factor(threads, columns, said) -> None:
     x = tw.like("f32", 256, columns)
     made = staged.compile(x, x, threads=threads, target="cuda", arch="sm_80")
-    lines = [str(one) for one in movements(made.listing.kernel, "cuda", "sm_80", made.kernel)]
+    lines = [str(one) for one in movements(made.listing.kernel, "cuda", made.kernel)]
     assert len(lines) == 2
     for line in lines:
         assert (", uncoalesced: " in line) == bool(said)
@@ -80,7 +80,7 @@ def test_counters_and_resources_predict_the_same_wavefronts(dtype) -> None:
     x = tw.like(dtype, 128, 128)
     made = transposed.compile(x, x, target="cuda", arch="sm_80")
     report = transposed.check(x, x, partial="Y")
-    moved = movements(made.listing.kernel, "cuda", "sm_80", made.kernel)
+    moved = movements(made.listing.kernel, "cuda", made.kernel)
     text = counters(report, made)
     for one in moved:
         assert f"{one.source} -> {one.target}: {one.passes:.2f} wavefronts per request predicted" in text
@@ -116,7 +116,7 @@ def test_copies_of_the_examples_are_coalesced(example, name, arrays) -> None:
     """Except for accumulators that are stored by their own map, two neighbours at a time."""
     bound = runpy.run_path(str(EXAMPLES / f"{example}.py"))[name]
     made = bound.compile(*(tw.like(*array) for array in arrays), target="cuda", arch="sm_80")
-    moved = movements(made.listing.kernel, "cuda", "sm_80", made.kernel)
+    moved = movements(made.listing.kernel, "cuda", made.kernel)
     factors = {one.source: one.sectors for one in moved if one.sectors is not None}
     assert factors.pop("acc (registers)", 2.0) == 2.0
     assert factors

@@ -157,7 +157,7 @@ def test_resources_and_accesses_are_the_compilers(on_hopper: dict[str, Any], pag
     assert rows["registers"] == made.resources["registers"]
     assert rows["spill load bytes"] == made.resources["spill_load_bytes"]
     assert made.listing is not None
-    moved = movements(made.listing.kernel, "cuda", "sm_90a", made.kernel)
+    moved = movements(made.listing.kernel, "cuda", made.kernel)
     assert [one["text"] for one in on_hopper["accesses"]["copies"]] == [str(one) for one in moved]
     assert moved
     assert f"{made.resources['registers']:,} registers".replace(" ", "") in section(

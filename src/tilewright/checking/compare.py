@@ -354,8 +354,7 @@ def cut_off(a: Array, b: Array, how: Accumulation, magnitude: Array) -> Array:
         agreeing = np.abs(np.sign(left) @ np.sign(right))
         steady += unit * largest * (2 * steps + agreeing)
         noise += left.shape[1] * (unit * largest) ** 2
-    bound: Array = steady + SPREAD * np.sqrt(noise)
-    return bound
+    return steady + SPREAD * np.sqrt(noise)
 
 
 def _finfo(element: Any) -> Any:

@@ -208,8 +208,7 @@ def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
     half = np.uint32(1 << (dropped - 1) if rounding == "nearest" else 0)
     is_below = raw & np.uint32(0x7FFFFFFF) < np.uint32(0x7F800000) - half
     rounded = (raw + np.where(is_below, half, np.uint32(0))) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
-    kept: Array = np.where(np.isfinite(values), rounded, raw).view(np.float32)
-    return kept
+    return np.where(np.isfinite(values), rounded, raw).view(np.float32)
 
 
 # ---------------------------------------------------------------- sums of a matrix unit

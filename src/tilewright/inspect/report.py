@@ -129,7 +129,6 @@ class Movement:
 def movements(
     kernel: Kernel,
     target: str = CUDA.name,
-    arch: str = CUDA.arch,
     traced: Kernel | None = None,
     accesses: Accesses | None = None,
 ) -> tuple[Movement, ...]:
@@ -138,7 +137,6 @@ def movements(
     Args:
         kernel: lowered for the target.
         target: the target; bank conflicts are predicted if it has warps.
-        arch: the target's architecture.
         accesses: the target's spelling of copies, from its `EmittedText`; a copy that is missing there shares
             a loop with others.
         traced: the kernel before it was lowered, with the author's copies in the background.
@@ -202,7 +200,7 @@ def resources(executable: Executable) -> str:
         measured = "; --measure reads the GPU's counters" if TARGETS[executable.target].counters else ""
         rows.append(("bank conflicts", f"predicted for each copy{measured}"))
     accesses = executable.listing.accesses if executable.listing and not warps else None
-    moved = map(str, movements(kernel, executable.target, executable.arch, executable.kernel, accesses))
+    moved = map(str, movements(kernel, executable.target, executable.kernel, accesses))
     width = max(len(name) for name, _ in rows)
     return "\n".join([*(f"{name:<{width}}  {value}" for name, value in rows), "", *moved])
 
@@ -217,7 +215,7 @@ def counters(report: Report, executable: Executable | None = None) -> str:
     """
     if executable is None or executable.listing is None or not TARGETS[executable.target].warps:
         return str(report.counters)
-    moved = movements(executable.listing.kernel, executable.target, executable.arch, executable.kernel)
+    moved = movements(executable.listing.kernel, executable.target, executable.kernel)
     banks = [
         f"{one.source} -> {one.target}: {one.passes:.2f} wavefronts per request predicted"
         f"{f', {one.line}' if one.line else ''}"

@@ -319,8 +319,7 @@ class ListPlan:
     @property
     def schedule(self) -> Schedule | None:
         """Schedule of the products; None if there is nothing to compute."""
-        found: Schedule | None = self.replay.kernel.constants["schedule"] if self.kernels else None
-        return found
+        return self.replay.kernel.constants["schedule"] if self.kernels else None
 
     @property
     def moved_bytes(self) -> int:

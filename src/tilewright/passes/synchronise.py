@@ -347,19 +347,19 @@ class _Plan:
             if (pending := self.groups.waits.get(point)) is not None:
                 hazard = self.groups.binding(point)
                 ops.append(AsyncWait(pending, location=hazard.after.op.location))
-                self._note(f"async_wait({pending})", self._place(point, hazard), str(hazard))
+                self._note(f"async_wait({pending})", self._place(point), str(hazard))
             if point in self.barriers:
                 mine = [h for h in self.unmet if self.barriers & {*h.points.values()} == {point}]
                 hazard = min(mine, key=lambda h: (h.after.order, h.before.order))
                 more = len({(h.before.order, h.after.order) for h in mine}) - 1
                 ops.append(Barrier(location=hazard.after.op.location))
                 others = f", and {more} more" if more else ""
-                self._note("barrier()", self._place(point, hazard), f"{hazard}{others}")
+                self._note("barrier()", self._place(point), f"{hazard}{others}")
 
     def _note(self, what: str, place: str, why: str) -> None:
         self.notes.append(f"tw.{what} {place}: {why}")
 
-    def _place(self, point: Point, hazard: Hazard) -> str:
+    def _place(self, point: Point) -> str:
         op = self.spots[point].op
         assert op is not None
         return f"before {op.verb} at {line_of(op)}"

@@ -371,7 +371,7 @@ class KernelFacts:
         made, warps = self.executable, TARGETS[self.target].warps
         kernel = made.kernel if made.listing is None else made.listing.kernel
         accesses = made.listing.accesses if made.listing is not None and not warps else None
-        moved = movements(kernel, made.target, made.arch, made.kernel, accesses)
+        moved = movements(kernel, made.target, made.kernel, accesses)
         rows = [asdict(one) | {"text": str(one), "at": one.line.rpartition(":")[0]} for one in moved]
         return {
             "copies": rows,

@@ -113,8 +113,7 @@ def staging_of(schedule: Schedule, *, decodes: bool) -> type[Staging]:
         schedule: the schedule.
         decodes: whether operand A is decoded inside the main loop.
     """
-    found: type[Staging] = STAGING_CLASSES[schedule.staging].variant(schedule, decodes=decodes)
-    return found
+    return STAGING_CLASSES[schedule.staging].variant(schedule, decodes=decodes)
 
 
 def reduction_of(schedule: Schedule) -> type[SplitReduction]:

@@ -148,11 +148,10 @@ class Export:
 
     # ------------------------------------------------------------ C texts
 
-    def declared(self, target: str, suffix: str, *, numbers: bool) -> str:
+    def declared(self, suffix: str, *, numbers: bool) -> str:
         """Return the parameters of a C function.
 
         Args:
-            target: the target's name.
             suffix: the parameters after those of the kernel.
             numbers: whether the kernel's numbers are among them.
         """
@@ -174,8 +173,8 @@ class Export:
         found = []
         for number in (-1, *range(len(self.problems))) if len(self.problems) > 1 else (-1,):
             name = f"{self.name}_{target}{'' if number < 0 else f'_{number}'}"
-            found.append((name, self.declared(target, launch, numbers=True), number, True))
-            found.append((f"{name}_workspace", self.declared(target, asks, numbers=False), number, False))
+            found.append((name, self.declared(launch, numbers=True), number, True))
+            found.append((f"{name}_workspace", self.declared(asks, numbers=False), number, False))
         return found
 
     def header(self) -> str:

@@ -98,8 +98,7 @@ ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
 
 
 def _sigmoid(x: Array) -> Array:
-    found: Array = np.tanh(x / 2) / 2 + np.float32(0.5)
-    return found
+    return np.tanh(x / 2) / 2 + np.float32(0.5)
 
 
 def attention_rivals(arrays: Sequence[Any], host: Sequence[Array], target: str, shift: int | None) -> Calls:

@@ -258,7 +258,7 @@ def test_operands_meet_in_no_bank(arch: str) -> None:
         "sA re-laid out",
         "sB re-laid out",
     }
-    moved = movements(made.listing.kernel, "hip", arch, made.kernel)
+    moved = movements(made.listing.kernel, "hip", made.kernel)
     reads = [one for one in moved if one.source.startswith(("sA", "sB"))]
     writes = [one for one in moved if one.target.startswith(("sA", "sB"))]
     assert len(reads) >= 2

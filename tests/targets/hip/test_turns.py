@@ -317,7 +317,7 @@ def test_results_leave_in_whole_rows_through_the_memory_of_the_ring() -> None:
 def test_operands_meet_in_no_bank() -> None:
     made = whole("gfx942")
     assert made.listing is not None
-    moved = movements(made.listing.kernel, "hip", "gfx942", made.kernel)
+    moved = movements(made.listing.kernel, "hip", made.kernel)
     reads = [one for one in moved if one.source.startswith(("sA", "sB"))]
     assert len(reads) == 2
     assert all(one.passes == 1.0 for one in reads), [str(one) for one in reads]

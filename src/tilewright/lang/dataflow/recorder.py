@@ -266,8 +266,7 @@ class Recorder(TileRecorder):
         key = (Literal, element, type(value), repr(value), variable)
         if key not in self._made:
             self._made[key] = Literal(element, (), value, variable=variable, location=here())
-        made: Node = self._made[key]
-        return made
+        return self._made[key]
 
     def constant(self, value: Any, like: Tile) -> Tile:
         """Return a number as a tile of another tile's dtype, or a whole array for a tile of whole rows."""
@@ -350,10 +349,9 @@ class Recorder(TileRecorder):
     def _literal(self, value: Any, wanted: DType) -> Node:
         if (obstacle := literal_obstacle(wanted, value)) is not None:
             raise TraceError(obstacle[0], here(), obstacle[1])
-        made: Node = (
+        return (
             self.make(Integer, wanted, (), value) if isinstance(value, Expr) else self.literal(value, wanted)
         )
-        return made
 
     def _operand(self, function: str, value: Any) -> Any:
         """Return the node of an operand; return plain numbers and integers unchanged."""

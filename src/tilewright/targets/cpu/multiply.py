@@ -439,8 +439,7 @@ def _distribution(op: Op) -> Distribution | None:
 
 def made_by(op: Op) -> Value:
     """Return the fragment to which an elementwise operation gives new contents."""
-    found: Value = op.results[0] if op.results else op.written[0]
-    return found
+    return op.results[0] if op.results else op.written[0]
 
 
 def fuse(block: Block) -> Block:

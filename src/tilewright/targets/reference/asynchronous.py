@@ -325,13 +325,13 @@ def _whole(machine: Simulator, warp: Warp, op: ClusterBarrier) -> Steps:
         yield machine.arrive(warp, op, warp.block.cluster.barrier)
         return
     _tell(machine, warp, op)
-    yield from _hear(machine, warp, op)
+    yield from _hear(warp, op)
 
 
 @REFERENCE.rule(ClusterWait)
 def _cluster_wait(machine: Simulator, warp: Warp, op: ClusterWait) -> Steps:
     if warp in warp.block.cluster.barrier.halves:
-        yield from _hear(machine, warp, op)
+        yield from _hear(warp, op)
     elif machine.check:
         reason = (
             "waits for a barrier of the cluster at which it has not arrived: no cluster_arrive comes before"
@@ -362,7 +362,7 @@ def _tell(machine: Simulator, warp: Warp, op: Op) -> None:
         machine.barriers += 1
 
 
-def _hear(machine: Simulator, warp: Warp, op: Op) -> Steps:
+def _hear(warp: Warp, op: Op) -> Steps:
     barrier = warp.block.cluster.barrier
     opened, _ = barrier.halves[warp]
     yield Pause(op, lambda: barrier.opened > opened)

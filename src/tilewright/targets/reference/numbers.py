@@ -177,8 +177,7 @@ class Numbers:
                 narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
                 exact: Any = np.float64 if narrow else np.int64
                 products = _product(a.astype(exact), b.astype(exact)).astype(np.int64)
-                total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
-                return total
+                return (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
             wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
             left, right = widen(a, atom.a_dtype).astype(wide), widen(b, atom.b_dtype).astype(wide)
             left = -left if negative else left

@@ -195,7 +195,7 @@ def _counted(kernel: Kernel, span: IndexRange, sym: Sym, given: Mapping[str, int
     if sym not in symbols(turns):
         return None
     of = np.arange(LARGEST + 1)
-    return _value(kernel, turns, {**_environment(kernel, given), sym: of}, of.shape)
+    return _value(turns, {**_environment(kernel, given), sym: of}, of.shape)
 
 
 def _environment(kernel: Kernel, given: Mapping[str, int]) -> dict[Sym, Any]:
@@ -206,7 +206,7 @@ def _derived(kernel: Kernel) -> dict[Sym, Int]:
     return {param.sym: param.source.value for param in kernel.sizes if isinstance(param.source, Derived)}
 
 
-def _value(kernel: Kernel, what: Any, env: Mapping[Sym, Any], shape: tuple[int, ...]) -> Array | None:
+def _value(what: Any, env: Mapping[Sym, Any], shape: tuple[int, ...]) -> Array | None:
     """Evaluate an integer or condition in the first block and first iteration; None if it is unknown."""
     first = {inner: inner.low for inner in symbols(what) if inner not in env}
     try:
@@ -253,7 +253,7 @@ def _at_conditions(
         made: dict[int, str] = {}
         if not inner and sym in symbols(condition):
             of = np.arange(FARTHEST + 1)
-            holds = _value(kernel, condition, {**_environment(kernel, known), sym: of}, of.shape)
+            holds = _value(condition, {**_environment(kernel, known), sym: of}, of.shape)
             changes = (
                 [] if holds is None else (np.flatnonzero(holds[1:] != holds[:-1]) + 1)[:CHANGES].tolist()
             )
@@ -285,9 +285,9 @@ def _turns_of_change(
         start = 0 if span.loop is None else span.loop.start
         step = 1 if span.loop is None else span.loop.step
         env = {**_environment(kernel, known), sym: int(at[-1])}
-        begin = _value(kernel, start, env, ())
+        begin = _value(start, env, ())
         index = np.arange(turns) * step + (0 if begin is None else int(begin))
-        holds = _value(kernel, condition, {**env, span.index: index}, index.shape)
+        holds = _value(condition, {**env, span.index: index}, index.shape)
         if holds is None:
             return
         now = frozenset(holds.tolist())
@@ -310,7 +310,7 @@ def _beyond_residents(
     of = np.arange(FARTHEST + 1)
     env = {**_environment(kernel, known), sym: of}
     derived = _derived(kernel)
-    axes = [_value(kernel, substitute(axis.extent, derived), env, of.shape) for axis in kernel.grid]
+    axes = [_value(substitute(axis.extent, derived), env, of.shape) for axis in kernel.grid]
     if any(axis is None for axis in axes):
         return []
     enough = np.flatnonzero(math.prod(axes) > resident)  # type: ignore[arg-type]
