@@ -260,7 +260,14 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPla
         index = tuple(one for one in index if one is None or isinstance(one, SpanIndex | Tile))
     dims = [one for one in index if one is not None]
     rows = {dim: _integers(tensor, one) for dim, one in enumerate(dims) if isinstance(one, Tile)}
-    index = tuple(_span_of(one) if isinstance(one, Tile) else one for one in index)
+    places = list[Any]()  # a tile of integers stands for the span along which it varies
+    for one in index:
+        if isinstance(one, Tile):
+            assert isinstance(one.node, ArrayPart), "other tiles are refused"
+            [home], [span] = one.needs, one.node.at
+            one = SpanIndex(span, home)
+        places.append(one)
+    index = tuple(places)
     # Repeat elements along dimensions with a shared index, as in ``scale[m, k // 128]``.
     for dim, one in enumerate(one for one in index if one is not None):
         if one.shared == 1:
@@ -326,14 +333,6 @@ def _integers(tensor: Tensor, tile: Tile) -> Operand:
             "a whole array of i32 or i64 with one dimension, A[rows[m], k]",
         )
     return node.operand
-
-
-def _span_of(tile: Tile) -> SpanIndex:
-    """Return the span along which a tile of integers varies, as an index."""
-    node = tile.node
-    assert isinstance(node, ArrayPart), "other tiles are refused"
-    [home], [span] = tile.needs, node.at
-    return SpanIndex(span, home)
 
 
 def _check_index(tensor: Tensor, one: Any) -> None:
