@@ -220,3 +220,29 @@ def test_the_sum_of_rows_that_the_refusal_names(shape: tuple[int, int], target: 
     room = (shape[0] + 3) * U
     assert (np.abs(gram - scaled.T @ wide(x)) <= room * (np.abs(scaled).T @ np.abs(wide(x)))).all()
     assert (np.abs(right - scaled.T @ wide(y)) <= room * (np.abs(scaled).T @ np.abs(wide(y)))).all()
+
+
+@tw.kernel(u="M", v="N", x="N", y="M")
+def by_distances(u, v, x, y):
+    for m in tw.tiles(y):
+        y[m] = tw.absolute(u[m][:, None] - v) @ x
+
+
+@tw.kernel(u="M", v="N", x="N", y="M")
+def by_distances_in_steps(u, v, x, y):
+    for m in tw.tiles(y):
+        total = tw.zeros((m,), tw.f32)
+        for n in tw.steps(v.shape[0]):
+            total += tw.absolute(u[m][:, None] - v[n]) @ x[n]
+        y[m] = total
+
+
+@pytest.mark.parametrize("kernel", [by_distances, by_distances_in_steps], ids=["rows", "steps"])
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (3, 0), (70, 1300)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_matrix_of_two_vectors_times_a_vector(kernel: Any, shape: tuple[int, int], target: str) -> None:
+    u, v, x = normal("f32", shape[0]), normal("f32", shape[1]), normal("f32", shape[1])
+    y = np.full(shape[0], np.nan, np.float32)
+    kernel(u, v, x, y, target=target)
+    apart = np.abs(wide(u)[:, None] - wide(v))
+    assert (np.abs(y - apart @ wide(x)) <= (shape[1] + 3) * U * (apart @ np.abs(wide(x)))).all()

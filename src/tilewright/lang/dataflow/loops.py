@@ -557,8 +557,10 @@ class FlowRecorder(Recorder):
                 " or ".join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1])),
             )
         factors = [self._scale(*pair, kind) for pair in zip(scales, (left, right), strict=True)]
-        is_reduced = any(isinstance(one, Sum | Reduce | Cell | Folded) for one in walk(a))
-        if is_reduced and axes == a.axes[:-1] != () and factors == [None, None]:
+        parts, spans = [*walk(a)], {axis for axis in a.axes if axis is not None}
+        is_computed = any(isinstance(one, Sum | Reduce | Cell | Folded) for one in parts)
+        is_computed |= not any(isinstance(one, ArrayPart) and spans <= {*one.at} for one in parts)
+        if is_computed and axes == a.axes[:-1] != () and factors == [None, None]:
             # Computed rows times a vector: each product is rounded once, as in a sum of products.
             tiles = (self.tile(self._converted(node, kind), of) for node, of in ((a, left), (b, right)))
             return self.reduced(self.mapped("mul", [*tiles]), "sum", -1)
