@@ -211,7 +211,8 @@ class Ranks:
         # The allocator of a GPU uses memory again in a stream's order; ours at once, so nothing is freed.
         for name in ("new_empty", "contiguous", "reshape"):
             monkeypatch.setattr(torch.Tensor, name, self.keeping(getattr(torch.Tensor, name)), raising=False)
-        monkeypatch.setattr(torch, "empty", self.keeping(torch.empty))
+        for name in ("empty", "empty_like"):
+            monkeypatch.setattr(torch, name, self.keeping(getattr(torch, name)))
         # Products on the processor, and PyTorch's gradients, are in no stream.
         monkeypatch.setattr(calls.of_matmul, "matmul", self.waiting(calls.of_matmul.matmul))
         for name in ("clone", "copy_"):

@@ -125,7 +125,7 @@ def test_the_whole_sum_on_all_ranks(size: int, most: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("wire", [None, torch.bfloat16])
 def test_sums_of_several_products(wire: torch.dtype | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are added where copy engines read them, unless they are rounded on the way."""
+    """They are added where copy engines read them, or rounded after the last one."""
     fake, drawn = Ranks(2, monkeypatch), Drawn(2)
 
     def call(rank: int, turn: int) -> Any:
@@ -139,7 +139,7 @@ def test_sums_of_several_products(wire: torch.dtype | None, monkeypatch: pytest.
         return y, torch.relu(whole.split(4)[rank] + bias)
 
     repeated(fake, call)
-    assert all(len(ranks.known) == (wire is None) for ranks in fake.groups)
+    assert all(len(ranks.known) == 1 for ranks in fake.groups)
 
 
 def test_parts_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +157,19 @@ def test_parts_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         return y, whole.split(4)[rank].to(kind)
 
     repeated(fake, call)
+
+
+def test_results_of_another_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+
+    def call(rank: int, turn: int) -> Any:
+        kind = (torch.float32, torch.bfloat16)[turn % 2]
+        shards, b = drawn.of_ranks(4, 6, seed=turn), drawn(6, 4, seed=turn)
+        y = td.all_gather_matmul(shards[rank], b, sizes=[4, 4], out_dtype=kind)
+        return y, (torch.cat(shards) @ b).to(kind)
+
+    repeated(fake, call)
+    assert all(len(ranks.known) == 2 for ranks in fake.groups)
 
 
 def test_several_matrices_batches_and_strides(monkeypatch: pytest.MonkeyPatch) -> None:

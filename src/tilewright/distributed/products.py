@@ -373,8 +373,7 @@ def reduce_products(
                 f"{how.name}: sums of integers over ranks take no terms; nearest legal choice: the terms "
                 "after the call, by PyTorch"
             )
-        a, b = pairs[0]
-        made = result_dtype(how, kind, a, b, terms)
+        made = result_dtype(how, kind, *pairs[0], terms)
         check_wire(how, sums_dtype(how, pairs))
         shared = {
             "the shape of the product": list(shape),
@@ -405,8 +404,7 @@ def reduce_products(
         extents = SumExtents.of(how, shape, sums_dtype(how, pairs), made)
         memory = memory_of(call, a, extents.slot_bytes)
         is_plain = not (how.words or how.scaled or how.invariant) and all(b.dim() == 2 for b in bs)
-        is_whole = len(pairs) == 1 or extents.wire == extents.sums
-        if memory is not None and is_plain and is_whole and all(is_served(*pair) for pair in pairs):
+        if memory is not None and is_plain and all(is_served(*pair) for pair in pairs):
             known = KnownSum.of(memory, extents, bs, terms)
             how.ranks.keep(known_key, known)
             return known.run(call, pairs, terms)
@@ -506,16 +504,15 @@ class SumExtents:
         if self.how.scatters:
             return whole if len(self.shape) == 2 else whole.movedim(0, self.how.dim)
         ranks, places = self.how.ranks, whole.split(self.sizes)
-        mine = places[ranks.rank]
         # The slots have room for results that are no wider than the parts.
         if memory is not None and whole.nbytes <= min(self.slot_bytes, MOST_COPIED_BYTES):
-            with memory.gathering(call, mine, self.sizes) as arriving:
+            with memory.gathering(call, places[ranks.rank], self.sizes) as arriving:
                 arriving.wait()
                 for some in (slice(0, self.first), slice(self.first + self.rows, None)):
                     whole[some].copy_(arriving.whole[some])
         else:
             incoming = {rank: places[rank] for rank in ranks.others}
-            call.trade(dict.fromkeys(ranks.others, mine), incoming, "sums")
+            call.trade(dict.fromkeys(ranks.others, places[ranks.rank]), incoming, "sums")
         return whole.view(*self.shape)
 
 
@@ -562,11 +559,12 @@ class KnownSum:
                 parts.send()
                 own.run(parts, *flat[0], out, added)
             else:
-                sums = parts.local.view(-1, columns)
+                sums, is_narrow = parts.local.view(-1, columns), extents.wire != extents.sums
+                sums = torch.empty_like(sums, dtype=extents.sums) if is_narrow else sums
                 for at, (a, b) in enumerate(flat):
                     before = {"c": sums} if at else {}
                     extents.how.multiply(a.detach(), b.detach(), out=sums, **before)
-                parts.count()
+                parts.take(sums) if is_narrow else parts.count()
                 parts.send()
                 words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
                 mine = rank, sums[rank * extents.rows :][: extents.rows]
@@ -669,8 +667,7 @@ def _multiply_part(
         how.multiply(a, b, out=out, **how.scaled)
         return
     words = dict(how.scaled)
-    step = 2 if words.get("packed") else 1
-    group = words.get("group")
+    step, group = 2 if words.get("packed") else 1, words.get("group")
     for name in ("scale_b", "zero_b"):
         one = words.get(name)
         if isinstance(one, torch.Tensor) and group is not None:
