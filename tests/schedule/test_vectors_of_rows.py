@@ -246,3 +246,52 @@ def test_a_matrix_of_two_vectors_times_a_vector(kernel: Any, shape: tuple[int, i
     kernel(u, v, x, y, target=target)
     apart = np.abs(wide(u)[:, None] - wide(v))
     assert (np.abs(y - apart @ wide(x)) <= (shape[1] + 3) * U * (apart @ np.abs(wide(x)))).all()
+
+
+@tw.kernel(F="S S", x="B S", H="O S", y="B O")
+def observed_in_batches(F, x, H, y):
+    for b, i in tw.tiles(y, batch=1):
+        y[b, i] = H[i] @ (x[b] @ F.T)
+
+
+@tw.kernel(F="S S", x="B S", H="O S", y="B O")
+def observed_by_turned(F, x, H, y):
+    for b, i in tw.tiles(y, batch=1):
+        y[b, i] = (x[b] @ F.T) @ H[i]
+
+
+@tw.kernel(F="S S", x="B S", H="O S", y="B O")
+def observed(F, x, H, y):
+    for b, i in tw.tiles(y):
+        y[b, i] = x[b] @ F.T @ H[i].T
+
+
+@tw.kernel(F="S S", x="B S", H="O S", y="B O")
+def rows_by_rows(F, x, H, y):
+    for b in tw.tiles(y.shape[0]):
+        y[b, 0] = x[b] @ x[b]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "near"),
+    [
+        (observed_in_batches, r"the axes \(s_1,\).*: batch=0 of tw.tiles, so that b are rows: \(b, s_1\)"),
+        (observed_by_turned, r"\[s_1\] @ \[i, s\]: .*; nearest legal choice: \[s_1\] @ \[i, s\]\.T"),
+        (rows_by_rows, r"\[b, s\] @ \[b, s\]: .*; nearest legal choice: \(a \* b\)\.sum\(axis=1\)"),
+    ],
+)
+def test_products_of_vectors_that_are_refused(kernel: Any, near: str) -> None:
+    given = (np.ones(shape, np.float32) for shape in ((3, 3), (5, 3), (2, 3), (5, 2)))
+    with pytest.raises(tw.TraceError, match=f"(?s){near}"):
+        kernel(*given, target="reference")
+
+
+@pytest.mark.parametrize("shape", [(37, 9, 4), (1, 1, 1), (0, 3, 2), (70, 33, 65)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_rows_in_place_of_a_batch(shape: tuple[int, int, int], target: str) -> None:
+    rows, states, seen = shape
+    f, x, h = normal("f32", states, states), normal("f32", rows, states), normal("f32", seen, states)
+    y = np.full((rows, seen), np.nan, np.float32)
+    observed(f, x, h, y, target=target)
+    sizes = np.abs(wide(x)) @ np.abs(wide(f)).T @ np.abs(wide(h)).T
+    assert (np.abs(y - wide(x) @ wide(f).T @ wide(h).T) <= (2 * states + 2) * U * sizes).all()

@@ -192,12 +192,17 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
             )
     inner, outer = a.axes[-1], b.axes[0]
     if inner != outer or inner is None:
-        turned = a.axes[-1] == b.axes[-1]
+        last = b.axes[-1]
+        is_same = inner == last
+        if inner is not None and last is not None and inner.kind == last.kind == STEPS:
+            is_same |= inner.extent == last.extent  # whole rows of the same dimension
         alike = "a and b whose last and first axes are the same span of tw.steps"
+        if is_same and len(b.axes) > 1:
+            alike = f"{_shown(a)} @ {_shown(b)}.T"
+            if a.axes == b.axes:
+                alike = "(a * b).sum(axis=1) for a number of each row"
         raise TraceError(
-            f"{what}: the last axis of the first is not the first axis of the second",
-            here(),
-            f"{_shown(a)} @ {_shown(b)}.T" if turned else alike,
+            f"{what}: the last axis of the first is not the first axis of the second", here(), alike
         )
     if inner.of is not None:
         raise TraceError(

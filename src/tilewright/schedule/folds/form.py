@@ -528,6 +528,9 @@ def _scores(form: FoldForm) -> None:
             near = f"a product with the axes {_named((m, n))}"
             if one.axes == (n, m):
                 near = f"the transposed product, with the axes {_named((m, n))}, and axis=1"
+            elif one.axes == (n,) and form.batch:
+                row, fewer = form.batch[-1].name, len(form.batch) - 1
+                near = f"batch={fewer} of tw.tiles, so that {row} are rows: {_named((form.batch[-1], n))}"
             _refuse(text, near, one.location)
         if one.span.groups is not None:
             text = f"a product over {one.span.name}, whose bounds lie in memory, in the loop over {n.name}"
