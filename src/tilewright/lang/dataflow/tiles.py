@@ -316,7 +316,7 @@ class Tile(Arithmetic):
 
     @verb
     def sum(self, axis: int) -> Tile:
-        """Return the sum along a whole axis; the result lacks the axis.
+        """Return the sum along a whole axis; the result lacks the axis.  Truth values are counted, in i32.
 
         Args:
             axis: the axis; a negative number counts from the last.
@@ -342,6 +342,8 @@ class Tile(Arithmetic):
     def max(self, axis: int) -> Tile:
         """Return the maximum along a whole axis; the result lacks the axis.  NaN if any element is NaN.
 
+        The maximum of truth values says whether any is true.
+
         Args:
             axis: the axis; a negative number counts from the last.
 
@@ -365,6 +367,8 @@ class Tile(Arithmetic):
     @verb
     def min(self, axis: int) -> Tile:
         """Return the minimum along a whole axis; the result lacks the axis.  NaN if any element is NaN.
+
+        The minimum of truth values says whether all are true.
 
         Args:
             axis: the axis; a negative number counts from the last.
