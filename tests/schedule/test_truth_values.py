@@ -83,3 +83,45 @@ def test_counts_compile_for_gpus(arch: str) -> None:
     given = tw.like("i8", 4096, 256), tw.like("i8", 4096, 256), tw.like("i32", 4096), tw.like("i32", 4096)
     made = counts_of_a_product.compile(*given, 20, target="cuda", arch=arch)
     assert made.resources["spill_store_bytes"] == 0
+
+
+@tw.kernel(A="M N", a="M", b="M", c="M", d="M", P="M N")
+def named(A, a, b, c, d, P):
+    """The forms that errors name for NumPy's reductions."""
+    for m, n in tw.tiles(A):
+        x = A[m, n]
+        a[m] = (x != 0).sum(axis=1).to(tw.f32)
+        b[m] = tw.where((x != 0).max(axis=1), 1.0, 0.0)
+        c[m] = tw.sqrt((x * x).sum(axis=1))
+        d[m] = tw.exp(tw.log(x + 1).sum(axis=1))
+        P[m, n] = tw.exp(tw.log(x + 1).cumsum(axis=1))
+
+
+@pytest.mark.parametrize("name", ["count_nonzero", "any", "all", "norm", "prod", "cumprod", "cummax"])
+def test_errors_name_a_form_for_other_reductions(name: str) -> None:
+    @tw.kernel(A="M N", y="M")
+    def reduced(A, y):
+        for m, n in tw.tiles(A):
+            y[m] = getattr(A[m, n], name)(axis=1)
+
+    near = {"cummax": "an explicit kernel", "norm": r"tw\.sqrt\(\(x \* x\)"}.get(name, r"x|tw\.exp")
+    with pytest.raises(AttributeError, match=f"{name}'; nearest: .*{near}"):
+        reduced(np.ones((3, 2), np.float32), np.empty(3, np.float32), target="reference")
+
+
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (5, 70)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_forms_that_errors_name(shape: tuple[int, int], target: str) -> None:
+    a = (RNG.random(shape, np.float32) * (RNG.random(shape) < 0.7)).astype(np.float32)
+    found = [np.full(shape[0], np.nan, np.float32) for _ in range(4)]
+    powers, wide = np.full(shape, np.nan, np.float32), a.astype(np.float64)
+    named(a, *found, powers, target=target)
+    u, n = tw.f32.unit_roundoff, shape[1]
+    # x + 1 is rounded; each logarithm is below 1, and sums of n of them have n roundings.
+    room = np.expm1((2 * n + n * n + 8) * u)
+    exact = np.multiply.accumulate(wide + 1, 1)
+    assert (found[0] == (a != 0).sum(1)).all()
+    assert (found[1] == (a != 0).any(1)).all()
+    assert (np.abs(found[2] - np.sqrt((wide**2).sum(1))) <= (n + 4) * u * np.sqrt((wide**2).sum(1))).all()
+    assert (np.abs(found[3] - exact[:, -1]) <= room * exact[:, -1]).all()
+    assert (np.abs(powers - exact) <= room * exact).all()
