@@ -384,9 +384,10 @@ def test_the_stream_of_the_interface() -> None:
 def test_the_drivers_know_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatch) -> None:
     owners = {arrays.GPU: {4096: 2}, arrays.AMD_GPU: {12288: 1}}
     monkeypatch.setattr(arrays, "driver_of", lambda memory: SimpleNamespace(device_of=owners[memory].get))
-    assert arrays._device(4096) == (arrays.GPU, 2)
-    assert arrays._device(8192) == (arrays.GPU, 0)
-    assert arrays._device(12288) == (arrays.AMD_GPU, 1)
+    found = [
+        describe(DeviceArray(np.zeros(3), data=(address, False))).device for address in (4096, 8192, 12288)
+    ]
+    assert found == [(arrays.GPU, 2), (arrays.GPU, 0), (arrays.AMD_GPU, 1)]
 
 
 class Library:
@@ -412,4 +413,4 @@ def test_the_library_says_which_gpu_owns_an_address(monkeypatch: pytest.MonkeyPa
 
 def test_without_the_driver_there_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert arrays._device(4096) == ("cuda", 0)
+    assert describe(DeviceArray(np.zeros(3), data=(4096, False))).device == ("cuda", 0)
