@@ -512,3 +512,36 @@ def test_arguments_that_launches_can_tell_apart_differ() -> None:
     assert exchange.exact([a, None]) == exchange.exact((a.clone(), None))
     with pytest.raises(TypeError):
         exchange.exact(torch.nn.Buffer(a)._make_subclass(type("Own", (torch.Tensor,), {}), a))
+
+
+def test_only_sums_of_floats_are_rounded_for_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """257 and -256 add up to 1; 257 becomes 256 in bf16, if it travels as bf16."""
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+
+    def call(rank: int, turn: int) -> Any:
+        integers, wide = turn % 3 == 0, turn % 3 == 1
+        a = torch.ones(4, 257 - rank, dtype=torch.int8 if integers else torch.bfloat16)
+        b = torch.full((257 - rank, 4), 1 - 2 * rank, dtype=a.dtype)
+        drawn.kept.extend([a, b])
+        words = {"out_dtype": torch.bfloat16} if integers else {"wire_dtype": torch.float32 if wide else None}
+        y = td.matmul_reduce_scatter(a, b, **words)
+        # Rank 0 owns the part 257, and rank 1 gets it.
+        return y, torch.full((2, 4), float(integers or wide or rank == 0), dtype=torch.bfloat16)
+
+    repeated(fake, call)
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_tensors_as_numbers_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known call would repeat the value of the first one."""
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+
+    def call(rank: int) -> None:
+        a, b, c = drawn(4, 2), drawn(2, 4), drawn(2, 4)
+        words: dict[str, Any] = {name: torch.tensor(2.0)}
+        with pytest.raises(LaunchError, match=f"{name} is a tensor.* {name}.item()"):
+            td.matmul_reduce_scatter(a, b, c=c, **words)
+        with pytest.raises(LaunchError, match=f"{name} is a tensor.* {name}.item()"):
+            td.all_gather_matmul(c, b, c=a, sizes=[2, 2], **words)
+
+    fake.run(call)

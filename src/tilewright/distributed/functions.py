@@ -67,7 +67,12 @@ def _refusals(how: How, tensors: Sequence[Any], *, is_uneven: bool) -> Iterator[
             call.agree(device, describe, how.check, is_uneven=is_uneven)
 
 
-def _check_words(how: How, activation: str | None, derivative: str | None, multiply: Any) -> None:
+def _check_words(how: How, beta: Any, activation: str | None, derivative: str | None, multiply: Any) -> None:
+    for name, number in (("alpha", how.words.get("alpha")), ("beta", beta)):
+        if isinstance(number, torch.Tensor):  # records of calls keep numbers, and not the values of tensors
+            raise LaunchError(
+                f"{how.name}: {name} is a tensor, and has no gradient; nearest legal choice: {name}.item()"
+            )
     if how.scaled and how.words:
         raise LaunchError(
             f"{how.name}: quantised numbers with {' and '.join(how.words)}; nearest legal choice: a number "
@@ -433,7 +438,7 @@ def _multiplied(
                 f"{name}: {len(bs)} matrices b with c, multiply, residual or scales; nearest legal choice: a "
                 "call for each b"
             )
-        _check_words(how, activation, derivative, multiply)
+        _check_words(how, beta, activation, derivative, multiply)
         check_no_tangents(name, [a, *bs])
         if how.scaled:
             _check_no_gradient(how, [a, *bs, *biases, *others.values()])
@@ -471,7 +476,7 @@ def _reduced(
     """Compute `matmul_reduce_scatter` or `matmul_all_reduce`."""
     ones, bs = _listed(a), _listed(b)
     with _refusals(how, [*ones, *bs], is_uneven=how.invariant):
-        _check_words(how, activation, derivative, multiply)
+        _check_words(how, beta, activation, derivative, multiply)
         if not ones or len(ones) != len(bs):
             raise LaunchError(
                 f"{how.name}: {len(ones)} operands a and {len(bs)} operands b; nearest legal choice: as many "
@@ -531,8 +536,9 @@ def matmul_reduce_scatter(
 ) -> Any:
     """This rank's rows of ``activation(alpha * S + beta * c + bias) * multiply + residual``.
 
-    ``S`` is the sum over ranks of ``a @ b_shard``.  Each rank sends its partial sums, in f32, to the ranks
-    that own their rows; the owner adds them in the order of the ranks, so that bits are equal at every run.
+    ``S`` is the sum over ranks of ``a @ b_shard``.  Each rank sends its partial sums to the ranks that own
+    their rows, in ``wire_dtype``; the owner adds them in the order of the ranks, so that bits are equal at
+    every run.
 
     The gradient of ``a`` is `all_gather_matmul` of the result's gradient and ``b_shardᵀ``; that of
     ``b_shard`` is ``aᵀ`` times the gathered gradient.  The gradient of a bias is the sum of this rank's rows.

@@ -478,7 +478,8 @@ class SumExtents:
             moved = (math.prod(shape[:-1]), columns)
         sizes = tuple(how.sizes if how.scatters and how.sizes is not None else chunks(moved[0], ranks.size))
         rows = math.prod((sizes[ranks.rank], *moved[1:])) // max(columns, 1)
-        wire = how.wire or (kind if kind == torch.bfloat16 and not how.invariant else sums)
+        is_rounded = kind == torch.bfloat16 and sums.is_floating_point and not how.invariant
+        wire = how.wire or (kind if is_rounded else sums)
         wire = wire if wire.itemsize < sums.itemsize else sums
         is_cut = len(set(sizes)) == 1 and (not how.scatters or math.prod(shape[:dim]) == 1)
         slot_bytes = ranks.size * rows * columns * wire.itemsize if is_cut else 0
@@ -692,8 +693,7 @@ def _terms_of_rows(extents: SumExtents, terms: Mapping[str, Any]) -> dict[str, t
         if name == "bias":
             given[name] = one.detach()
         elif how.scatters:
-            target = list(shape)
-            target[how.dim] = extents.sizes[how.ranks.rank]
+            target = (*shape[: how.dim], extents.sizes[how.ranks.rank], *shape[len(shape) + how.dim + 1 :])
             given[name] = one.detach().expand(target).movedim(how.dim, 0).reshape(rows, columns)
         else:
             given[name] = one.detach().expand(shape).reshape(-1, columns)[first : first + rows]
