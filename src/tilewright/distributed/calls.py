@@ -69,7 +69,7 @@ class How:
         words: ``alpha`` and ``precision`` as in `matmul`, if they are not the defaults.
         scaled: arguments of a product of quantised numbers.
         wire: dtype in which ranks send partial sums, if it is narrower than their own; None: bf16 for results
-            in bf16, unless bits must not depend on the number of ranks.
+            in bf16, except for sums of integers and if bits must not depend on the number of ranks.
     """
 
     name: str
@@ -98,7 +98,9 @@ class How:
         return made
 
     def key(self, a: Any, bs: Any, terms: Any, kind: torch.dtype | None, gradients: Sequence[bool]) -> Any:
-        """Return a key of calls that exchange no headers and launch the same kernels; None: there is no key.
+        """Return the key of a call: calls with equal keys launch the same kernels; None: the call has no key.
+
+        A later call with the key exchanges no headers.
 
         Args:
             a: the first operand.

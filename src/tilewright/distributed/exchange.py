@@ -37,7 +37,7 @@ MOST_AGREED = 4096
 """Largest number of headers that a rank remembers as compared."""
 
 MOST_KNOWN = 256
-"""Largest number of calls whose launches a rank keeps."""
+"""Largest number of records of calls that a rank keeps."""
 
 _OTHERS_S = 0.02
 """Seconds that a rank whose wait has failed still gives each other rank, to name all that are missing."""
@@ -141,7 +141,7 @@ def facts_of(argument: Any) -> Any:
 
 
 def exact(argument: Any) -> Any:
-    """Return a hashable value that is equal for arguments that launches cannot tell apart, but for addresses.
+    """Return a hashable key; arguments with equal keys have the same launches, but for addresses.
 
     Raises:
         TypeError: an argument is a tensor of a subclass, or cannot be compared.
@@ -220,7 +220,7 @@ class Ranks:
         return found
 
     def keep(self, key: Any, record: Any) -> None:
-        """Keep what later calls with a key repeat; None: the call has no key."""
+        """Keep the record of a call for later calls with the same key; None: the call has no key."""
         if key is None:
             return
         if len(self.known) >= MOST_KNOWN:

@@ -568,10 +568,11 @@ def matmul_reduce_scatter(
         rank_invariant: whether bits must not depend on the number of ranks, which is then 1, 2, 4 or 8: K is
             cut into eight parts, whose sums are added as a tree. Each rank's K must be its share of the
             parts of `torch.chunk`.
-        wire_dtype: dtype in which ranks send partial sums; default: `torch.bfloat16` if the result has it and
-            ``rank_invariant`` is false, else that of sums, f32 or f64. A narrower one moves fewer bytes: each
-            part of another rank is then rounded once more. This rank's own part is not rounded, and the order
-            in which parts are added is the same. `torch.float32` rounds no part of f32.
+        wire_dtype: dtype in which ranks send partial sums; default: `torch.bfloat16` for results in bf16,
+            except with ``rank_invariant`` and for sums of integers; in all other cases that of sums. A
+            narrower one moves fewer bytes: each part of another rank is then rounded once more. This rank's
+            own part is not rounded, and the order in which parts are added is the same. `torch.float32`
+            rounds no part of f32.
         timeout: as in `all_gather_matmul`.
         check: whether ranks exchange headers and compare them, the same on all ranks; default: at each call
             on processors; on GPUs at each call with ``rank_invariant``, and else at the first call with these

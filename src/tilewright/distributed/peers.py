@@ -611,7 +611,8 @@ class PendingCall:
     def has_ended(self) -> bool:
         """Return whether the call has ended; its time begins when its first kernel may start.
 
-        Later calls use the events again.  They may also wait for `end` meanwhile: it has come.
+        Later calls record both events again.  A call may still wait for `end` as the last use of its slot:
+        this use is over, so a wait for a newer record is longer, but not wrong.
         """
         with CUDA_DRIVER.current(self.memory.index), CUDA_DRIVER.any_capture():
             if CUDA_DRIVER.has_passed(self.end):

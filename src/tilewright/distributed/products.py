@@ -90,7 +90,7 @@ MOST_COPIED_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class KnownRows:
-    """All that calls of `gather` with one key share, if copy engines carry the rows.
+    """The record of a call of `gather` whose rows copy engines carry, for later calls with the same key.
 
     Args:
         memory: the memory of this rank.
@@ -248,7 +248,7 @@ def _is_one_kernel(how: How, a: torch.Tensor, bs: Sequence[torch.Tensor], rows: 
 
 @dataclass(frozen=True)
 class KnownGather:
-    """All that calls of `gather_products` with one key share, if one kernel computes each product.
+    """The record of a call of `gather_products`, for later calls with its key: a kernel for each product.
 
     Args:
         memory: the memory of this rank.
@@ -519,7 +519,7 @@ class SumExtents:
 
 @dataclass(frozen=True)
 class KnownSum:
-    """All that calls of `reduce_products` with one key share, if copy engines carry parts of plain products.
+    """The record of a call of `reduce_products` whose parts copy engines carry, for calls with its key.
 
     Args:
         memory: the memory of this rank.
