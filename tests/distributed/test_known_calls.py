@@ -327,6 +327,25 @@ def test_larger_memory_ends_known_calls(monkeypatch: pytest.MonkeyPatch) -> None
     assert fake.ranks[0].called.count("cuIpcCloseMemHandle") == 1
 
 
+@pytest.mark.parametrize("make", [gather_of, scatter_of])
+def test_tensors_on_another_gpu_are_refused(
+    make: Callable[[Drawn], Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The streams of the memory do not wait for work on that GPU."""
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+    call = make(drawn)
+    repeated(fake, call, 2)
+    for ranks in fake.groups:
+        ranks.memory.device = torch.device("cuda", 1)
+        ranks.known.clear()  # their keys have the device
+
+    def refused(rank: int) -> None:
+        with pytest.raises(LaunchError, match=r"tensors on cpu, and .* on cuda:1; .* group for each GPU"):
+            call(rank, 0)
+
+    fake.run(refused)
+
+
 def test_headers_that_are_asked_for_are_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, drawn = Ranks(2, monkeypatch), Drawn(2)
     repeated(fake, gather_of(drawn), 3)
@@ -505,7 +524,7 @@ def test_arguments_that_launches_can_tell_apart_differ() -> None:
         a[1:],
         a[:, :2],
         torch.ones(13)[1:].view(3, 4),
-        torch.complex(a, -a).conj().imag,
+        torch._neg_view(a),
     ]
     assert len({exchange.exact(one) for one in (a, *others)}) == 1 + len(others)
     assert exchange.exact({"c": a, "beta": 1}) != exchange.exact({"c": a, "beta": 1.0})

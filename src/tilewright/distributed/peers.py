@@ -545,6 +545,9 @@ def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory
         call: the call.
         like: a tensor on this rank's device.
         slot_bytes: bytes that each rank receives at most, the same on all ranks.
+
+    Raises:
+        LaunchError: earlier calls of the group had tensors on another GPU.
     """
     ranks = call.ranks
     if not is_on_gpu(like) or not 1 < ranks.size <= MOST_COUNTERS or not slot_bytes:
@@ -552,6 +555,11 @@ def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory
     if not ranks.maps_peers or torch.cuda.is_current_stream_capturing():
         return None
     memory: PeerMemory = ranks.memory or PeerMemory(call, like.device)
+    if memory.device != like.device:  # its streams are those of the first GPU
+        raise LaunchError(
+            f"{call}: tensors on {like.device}, and those of earlier calls of the group on {memory.device}; "
+            "nearest legal choice: a process group for each GPU of a process"
+        )
     ranks.memory = memory
     return memory if memory.reserve(call, slot_bytes) else None
 
