@@ -13,6 +13,7 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.distributed.fake_gpus import Event, Launch, Ranks
@@ -529,6 +530,7 @@ def test_arguments_that_launches_can_tell_apart_differ() -> None:
     assert len({exchange.exact(one) for one in (a, *others)}) == 1 + len(others)
     assert exchange.exact({"c": a, "beta": 1}) != exchange.exact({"c": a, "beta": 1.0})
     assert exchange.exact([a, None]) == exchange.exact((a.clone(), None))
+    assert exchange.exact(np.float64(0.0)) != exchange.exact(np.float64(-0.0))
     with pytest.raises(TypeError):
         exchange.exact(torch.nn.Buffer(a)._make_subclass(type("Own", (torch.Tensor,), {}), a))
 

@@ -163,7 +163,7 @@ def exact(argument: Any) -> Any:
         return (*argument, *map(exact, argument.values()))
     if isinstance(argument, torch.Tensor):
         raise TypeError
-    return argument.hex() if kind is float else (kind, argument)  # zeros of both signs are equal
+    return argument.hex() if isinstance(argument, float) else (kind, argument)  # else 0.0 == -0.0
 
 
 class Ranks:
