@@ -497,6 +497,26 @@ def test_an_error_ends_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"all_gather_matmul (call 3 of the group) on rank {rank}: LaunchError: no launch" in said
 
 
+def test_a_sum_without_memory_for_its_result_ends_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next call of this rank would send its parts to the peers' call, and all results be wrong."""
+    fake, drawn = Ranks(2, monkeypatch), Drawn(2)
+    call = scatter_of(drawn)
+    repeated(fake, call, 2)
+
+    def fails(*given: Any) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(products.SumExtents, "result", fails)
+
+    def failing(rank: int) -> None:
+        with pytest.raises(torch.OutOfMemoryError):
+            call(rank, 2)
+        with pytest.raises(td.RankError, match=r"after an earlier failure.*OutOfMemoryError: no memory"):
+            call(rank, 3)
+
+    fake.run(failing)
+
+
 def test_the_time_of_a_call_begins_when_its_kernels_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Ranks(2, monkeypatch)
     memory: Any = SimpleNamespace(index=1, rank=1, idle=deque())

@@ -550,10 +550,10 @@ class KnownSum:
     ) -> torch.Tensor:
         """Multiply, exchange parts, and add them; return this rank's rows, or all rows."""
         extents, columns, rank = self.extents, self.extents.shape[-1], self.memory.rank
-        whole, out = extents.result(pairs[0][0])
-        added = _terms_of_rows(extents, terms) if terms else {}
-        flat = [(a if a.dim() == 2 else a.detach().reshape(-1, a.shape[-1]), b) for a, b in pairs]
         with self.memory.scattering(call, extents.rows, columns, extents.wire) as parts:
+            whole, out = extents.result(pairs[0][0])  # an error without memory for it ends the group
+            added = _terms_of_rows(extents, terms) if terms else {}
+            flat = [(a if a.dim() == 2 else a.detach().reshape(-1, a.shape[-1]), b) for a, b in pairs]
             if self.launches is not None:
                 leaving, own = self.launches
                 leaving.run(parts, *flat[0])
@@ -597,7 +597,6 @@ def _summed(
     """
     how, rows, columns, wire = extents.how, extents.rows, extents.shape[-1], extents.wire
     ranks = how.ranks
-    result, out = extents.result(like)
     words: dict[str, Any] = {one: terms.get(one) for one in WORDS}
 
     def rows_first() -> torch.Tensor:
@@ -605,15 +604,16 @@ def _summed(
         return made if how.scatters else made.movedim(0, how.dim).reshape(extents.moved)
 
     if memory is not None:
-        words["terms"] = _terms_of_rows(extents, terms)
         with memory.scattering(call, rows, columns, wire) as parts:
+            result, out = extents.result(like)
+            words["terms"] = _terms_of_rows(extents, terms)
             whole = rows_first().reshape(ranks.size, rows, columns)
             parts.take(whole)
             parts.send()
             own = whole[ranks.rank]
             add_parts(parts.wait(), out, is_tree=how.invariant, own=(ranks.rank, own), **words)
     else:
-        slots = rows_first().split(extents.sizes)
+        (result, out), slots = extents.result(like), rows_first().split(extents.sizes)
         here = slots[ranks.rank]
         received = here.new_empty((ranks.size, *here.shape), dtype=wire)
         outgoing = {rank: slots[rank].to(wire) for rank in ranks.others}
