@@ -1,6 +1,6 @@
 """Products over 2 to 8 ranks of one host, beside NCCL + cuBLAS and PyTorch's asynchronous tensor parallelism.
 
-    python benchmarks/distributed.py --ranks 2 [--seconds 140] [--wire bf16] [--quick] [--json FILE]
+    python benchmarks/distributed.py --ranks 2 [--seconds 140] [--wire f32] [--quick] [--json FILE]
     python benchmarks/distributed.py --ranks 2 --target cpu --quick
 
 Gathered rows times a matrix, and a product whose rows are added over ranks, in bf16, with the weights of
@@ -10,8 +10,8 @@ important rows come first.  The host's work is hidden, and reported apart.
 
 For each row: the bytes that a rank must receive, over the rate of copies by all ranks at once, measured in
 the same run; the time of the product alone, the faster of ours and cuBLAS; and the most that overlap can
-give, (wire + multiply) / max(wire, multiply).  Partial sums travel in f32, or with --wire bf16 in bf16, as
-those of the peers do.
+give, (wire + multiply) / max(wire, multiply).  Partial sums travel in bf16, as those of the peers do, or with
+--wire f32 in f32.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Worker:
         self.dtype = "bf16" if self.on_gpu else "f32"
         self.kind = torch.bfloat16 if self.on_gpu else torch.float32
         self.device = torch.device("cuda", rank) if self.on_gpu else torch.device("cpu")
-        self.wire = torch.bfloat16 if asked.wire == "bf16" else torch.float32
+        self.wire = torch.float32 if asked.wire == "f32" else self.kind
         self.one = torch.ones(1, device=self.device)
         self.wire_gbs = self.rate() if self.on_gpu else 1.0
 
@@ -450,9 +450,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="processes, each with a GPU")
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--seconds", type=float, default=140, help="limit; rows that do not fit are left out")
-    parser.add_argument(
-        "--wire", choices=["f32", "bf16"], default="f32", help="dtype in which partial sums travel"
-    )
+    said_wire = "f32: parts of sums are not rounded before they travel; default: bf16 on GPUs"
+    parser.add_argument("--wire", choices=["f32"], help=said_wire)
     parser.add_argument("--only", default="", help="a part of the kinds' names, such as MLP")
     said = "leave out PyTorch's asynchronous tensor parallelism"
     parser.add_argument("--without-async", action="store_true", help=said)
