@@ -361,3 +361,22 @@ def test_long_vocabularies_have_a_part_for_each_processor() -> None:
     rows = tw.like("i32", 4096), tw.like("f32", 4096)
     made = folding.cross_entropy.bind().schedule_for(x, w, *rows, target="cuda", arch="sm_90a")
     assert (made.staging, made.split_k, made.groups, made.blocks) == ("tma", "auto", 2, 132)
+
+
+@tw.kernel(A="M N", D="M N", s="M")
+def shifted_rows(A, D, s):
+    for m in tw.tiles(s):
+        row = A[m] + 1
+        D[m] = row
+        s[m] = row.sum(axis=1)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", None])
+def test_rows_of_no_elements_are_not_kept(arch: str | None) -> None:
+    """A block takes one step along a kept row, which would add an element to the sum."""
+    given = np.zeros((3, 0), np.float32), np.zeros((3, 0), np.float32), np.full(3, np.nan, np.float32)
+    bound = shifted_rows.bind()
+    if arch is not None:
+        bound = shifted_rows.bind(schedule=bound.schedule_for(*given, target="cuda", arch=arch))
+    bound(*given, target="reference")
+    assert not given[-1].any()

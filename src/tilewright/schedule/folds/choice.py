@@ -374,7 +374,7 @@ def _kept(
     schedule: Schedule, form: FoldForm, extents: Mapping[Span, int], arch: Arch, processors: int
 ) -> Iterator[Schedule]:
     """Yield the schedule whose blocks keep the values of their only step, if all blocks run at once."""
-    if against_kept(form):
+    if against_kept(form) or not extents[form.n]:  # each block takes one step, even along no elements
         return
     steps = -(-extents[form.n] // schedule.tile[1])
     tiles = prod(extents[span] for span in form.batch) * -(-extents[form.m] // schedule.tile[0])
