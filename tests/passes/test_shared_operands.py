@@ -126,3 +126,32 @@ def test_complex_numbers_take_fewer_registers(monkeypatch: pytest.MonkeyPatch) -
         assert resources["spill_store_bytes"] == 0
         taken[together] = resources["registers"]
     assert taken[True] <= 0.6 * taken[False]
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def stages_at_once(A, B, C, *, count):
+    stages = [(tw.shared((64, 16), A.dtype), tw.shared((64, 16), B.dtype)) for _ in range(count)]
+    acc = tw.accumulator(tw.TiledMma(fma("f32"), (2, 1), tile=(64, 64)))
+    m, n = tw.block_index(tw.ceil_div(C.shape, (64, 64)))
+    for k in tw.range(tw.ceil_div(A.shape[1], 16 * count)):
+        for at, (a, b) in enumerate(stages):
+            tw.copy(A.tile((64, 16), (m, k * count + at)), a)
+            tw.copy(B.tile((64, 16), (n, k * count + at)), b)
+        tw.barrier()
+        for a, b in stages:
+            tw.mma(a, b, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((64, 64), (m, n)))
+
+
+def test_an_iteration_with_more_multiply_adds_than_a_block_may_unroll_is_not_unrolled() -> None:
+    rng = np.random.default_rng(12)
+    a, b = (rng.integers(-3, 4, (70, 192)).astype(np.float32) for _ in range(2))
+    c = np.full((70, 70), np.nan, np.float32)
+    bound = stages_at_once.bind(count=6)
+    expanded = expand_mma(bound.trace(a, b, c, target="reference"))
+    assert [
+        op.unroll for op in expanded.walk() if isinstance(op, For) and op.index.name.startswith("k_step")
+    ] == [1] * 6
+    bound(a, b, c, target="reference")
+    assert (c == a @ b.T).all()

@@ -73,7 +73,7 @@ def expand_mma(kernel: Kernel) -> Kernel:
         each = depth * sum(one.mma.c().size_values for one in run)  # multiply-adds of a thread
         count = loops.get(id(op), 1)
         if (len(run) > 1 or count > 1) and turns * each > (most := MOST_MULTIPLY_ADDS // count):
-            factor = max(1 << (most // each).bit_length() - 1, 1)
+            factor = 1 << max((most // each).bit_length() - 1, 0)
         return (For(index, 0, turns, 1, body, unroll=factor, location=op.location),)
 
     return rewrite_kernel(kernel, change)
