@@ -109,6 +109,19 @@ def test_errors_name_a_form_for_other_reductions(name: str) -> None:
         reduced(np.ones((3, 2), np.float32), np.empty(3, np.float32), target="reference")
 
 
+@pytest.mark.parametrize("name", ["any", "all"])
+def test_truth_values_are_not_compared_with_zero(name: str) -> None:
+    """``(mask != 0)`` is refused, so the error names the reduction of the truth values themselves."""
+
+    @tw.kernel(A="M N", y="M")
+    def reduced(A, y):
+        for m, n in tw.tiles(A):
+            y[m] = getattr(A[m, n] > 0, name)(axis=1)
+
+    with pytest.raises(AttributeError, match=r"nearest: x\.m(ax|in)\(axis\) of truth values, such as"):
+        reduced(np.ones((3, 2), np.float32), np.empty(3, np.float32), target="reference")
+
+
 @pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (5, 70)])
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_forms_that_errors_name(shape: tuple[int, int], target: str) -> None:

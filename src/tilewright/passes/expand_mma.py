@@ -95,9 +95,9 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def _loops_of_block(block: Block, runs: Mapping[int, Sequence[Mma]]) -> Iterator[tuple[Mma, int]]:
-    """The multiplies by atoms of depth 1 of a block, each with the number of loops that are unrolled in part.
+    """Yield each multiply by an atom of depth 1, with the number of loops that share `MOST_MULTIPLY_ADDS`.
 
-    The number is 1 if the block has at most `MOST_IN_BLOCK` multiply-adds.
+    This is the number of loops in the block if the block has more than `MOST_IN_BLOCK` multiply-adds, else 1.
 
     Args:
         block: the block.

@@ -76,9 +76,10 @@ class RecordedFlow:
 
     @property
     def in_loops(self) -> bool:
-        """Whether loops that carry a state compute it.
+        """Whether it is expanded into loops that carry a state.
 
-        They compute whole rows that no tile covers; under the same schedule, tiles cover shorter rows.
+        One schedule can serve both kinds of expansion: tiles compute rows that they cover, and loops longer
+        rows.
         """
         return isinstance(self.form, FoldForm)
 
@@ -117,7 +118,7 @@ class Explicit:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The schedule, how it is read, and the class of each array; these determine the traced kernel."""
+        """All that determines the traced kernel: schedule, kind of expansion, and the class of each array."""
         return self.schedule, self.recorded is not None and self.recorded.in_loops, *self.specs.items()
 
     def described(self, arch: Arch) -> list[str]:
@@ -189,10 +190,10 @@ class Scheduled:
         raise refused
 
     def _attempts(self, made: RecordedFlow, request: TraceRequest) -> Iterator[tuple[RecordedFlow, Schedule]]:
-        """Yield flows and schedules in the order in which they are tried; the first legal one is taken.
+        """Yield pairs of a flow and a schedule, which the caller tries in this order.
 
-        If a tile's columns are reduced, and the tile has fewer columns than the result, loops compute whole
-        rows under the same schedule.
+        A reduction along a row needs a tile of all columns.  If the tile has fewer, the first pair has loops
+        over whole rows: under the caller's schedule if there is one, else under a schedule for these loops.
         """
         form, own, question = made.form, self._schedule, None
         if isinstance(form, FoldForm):

@@ -265,7 +265,7 @@ def reducing(
         warps = min(WARPS, _power(-(-rows // (wide * down))))
         batches = prod(extents[span] for span in form.batch)
         while form.passing and batches * -(-rows // (wide * down * warps)) < processors:
-            # Two passes over a column have one block.  Narrower tiles, of whole sectors, make more blocks.
+            # One block makes both passes over a column.  Narrower tiles, of whole sectors, make more blocks.
             if down > LANES_OF_SECTOR:
                 down //= 2
             elif warps > 1:
