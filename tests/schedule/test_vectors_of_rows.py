@@ -210,6 +210,50 @@ def test_a_vector_in_a_kernel_with_columns_is_refused() -> None:
         weighted_squares_refused(*given, target="reference")
 
 
+@tw.kernel(A="M K", B="K N", x="K", C="M N", r="M")
+def rows_refused(A, B, x, C, r):
+    for m, n in tw.tiles(C):
+        acc, right = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+            right += A[m, k] @ x[k]
+        C[m, n], r[m] = acc, right
+
+
+@tw.kernel(A="M K", B="K N", x="K", C="M N", r="M")
+def rows_as_named(A, B, x, C, r):
+    for m, n in tw.tiles(C):
+        acc, right = tw.zeros(), tw.zeros((m,), tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+            right += (A[m, k] * x[k]).sum(axis=1)
+        C[m, n], r[m] = acc, right
+
+
+@tw.kernel(A="M K", B="K N", x="K", C="M N", r="N")
+def columns_refused(A, B, x, C, r):
+    for m, n in tw.tiles(C):
+        acc, right = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+            right += x[k] @ B[k, n]
+        C[m, n], r[n] = acc, right
+
+
+def test_refusals_of_a_vector_name_a_form_for_its_side() -> None:
+    a, b, x = (RNG.integers(-3, 4, shape).astype(np.float32) for shape in ((5, 4), (4, 7), (4,)))
+    c, rows, columns = (np.full(shape, np.nan, np.float32) for shape in ((5, 7), (5,), (7,)))
+    with pytest.raises(
+        tw.TraceError, match=r"along n; .* \(a \* x\)\.sum\(axis=1\) .*tw\.zeros\(\(m,\), tw\.f32\)"
+    ):
+        rows_refused(a, b, x, c, rows, target="reference")
+    rows_as_named(a, b, x, c, rows, target="reference")
+    assert (rows == a @ x).all()
+    assert (c == a @ b).all()
+    with pytest.raises(tw.TraceError, match=r"rows along m; .* a kernel of its own, .* along n alone"):
+        columns_refused(a, b, x, c, columns, target="reference")
+
+
 @pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (300, 40)])
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_the_sum_of_rows_that_the_refusal_names(shape: tuple[int, int], target: str) -> None:

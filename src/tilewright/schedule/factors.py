@@ -524,19 +524,34 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     whole = [
         part for part in parts if both <= {*part.at} and all(run_along(part, span) == 1 for span in both)
     ]
-    k, at = product.span.name, node.location or product.location
     if not any(row in part.at for part in parts) and row not in product.axes:
-        text = f"the product over {k} multiplies a vector, and the tiles have columns along {row.name}"
-        near = "a sum of rows, total += (a * x[:, None]).sum(axis=0) with total = tw.zeros((m,), tw.f32)"
-        raise TraceError(text, product.location, f"{near}; or a kernel whose tiles have rows alone")
+        raise _vector_refusal(product, row)
     if not whole:
         raise TraceError(
-            f"an operand of a product needs a main array, tiled along {row.name} and {k}",
-            at,
+            f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}",
+            node.location or product.location,
             EXPLICIT,
         )
     others = tuple(part for part in parts if part is not whole[0])
     return Factor(whole[0], row, product.span, plain(node), others, _scale(scale, row, product))
+
+
+def _vector_refusal(product: Sum, row: Span) -> TraceError:
+    """Return the error for a product with a vector in tiles that have the axis ``row``, too."""
+    text, kept = f"the product over {product.span.name} multiplies a vector", product.axes[0]
+    assert kept is not None, "the axis of the matrix"
+    if product.a.axes == (product.span,):
+        near = f"a kernel of its own, whose tiles have columns along {kept.name} alone"
+        return TraceError(f"{text}, and the tiles have rows along {row.name}", product.location, near)
+    parts = (leaf for leaf in leaves(product.a) if isinstance(leaf, ArrayPart))
+    is_turned = any(one.axes == (product.span, kept) for one in parts)  # a.T @ x
+    total = "(a * x[:, None]).sum(axis=0)" if is_turned else "(a * x).sum(axis=1)"
+    near = f"a sum of rows, total += {total} with total = tw.zeros(({kept.name},), tw.{product.dtype})"
+    return TraceError(
+        f"{text}, and the tiles have columns along {row.name}",
+        product.location,
+        f"{near}; or a kernel whose tiles have rows alone",
+    )
 
 
 def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
