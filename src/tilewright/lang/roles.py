@@ -148,7 +148,7 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
     if not tracer.roles:
         if number is not None:
             text = f"barrier={number} outside of a role; there a barrier is for all threads of the block"
-            raise TraceError(f"{text}", here(), "no barrier")
+            raise TraceError(text, here(), "no barrier")
         return lambda: tracer.emit(Barrier)
     if number is None and tracer.roles[-1] == 1:
         return lambda: tracer.emit(WarpBarrier)
@@ -157,7 +157,7 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
         text = (
             f"{why} need a barrier of their own, which {tracer.arch.name} does not support inside of a role"
         )
-        raise TraceError(f"{text}", here(), "a role of one warp, or none")
+        raise TraceError(text, here(), "a role of one warp, or none")
     if number is None or not 1 <= bounds(number)[0] <= bounds(number)[1] <= most:
         free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
         given = "" if number is None else f"barrier={number}: "

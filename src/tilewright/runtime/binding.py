@@ -426,7 +426,7 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
         except OverflowError:  # an integer beyond f64
             most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
             text = f"{name}={shown(value)} must be a number that {dtype} can hold"
-            raise LaunchError(f"{text}", most) from None
+            raise LaunchError(text, most) from None
         except Exception:  # noqa: BLE001 a user's `__float__` may raise anything
             pass
         raise LaunchError(f"{name}={shown(value)} must be a number that {dtype} can hold")

@@ -349,7 +349,7 @@ def _inner(product: Sum, side: int, m: Span, n: Span) -> InnerProduct:
         near = "a function of the product and of numbers, as in (s * low).to(X.dtype)"
     else:
         return InnerProduct(sums[0], depth, view, None, None, side)
-    raise TraceError(f"{text}", product.location, f"{near}; or {EXPLICIT}")
+    raise TraceError(text, product.location, f"{near}; or {EXPLICIT}")
 
 
 @dataclass(frozen=True)

@@ -326,7 +326,7 @@ def form_of(flow: Flow) -> Form:
                     near = f"{name} after the loop, where it scales the sum"
                 else:
                     near = f"an earlier kernel, which waits for {name} and stores the factor"
-            raise TraceError(f"{wrong}", one.location, f"{near}; or {EXPLICIT}")
+            raise TraceError(wrong, one.location, f"{near}; or {EXPLICIT}")
     bounded = next((span for span in plan.depths if span.groups is not None), None)
     if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):
         other = next((span.name for span in plan.depths if span != bounded), f"groups of {m.name}")

@@ -212,7 +212,7 @@ class TileAccumulation:
             b = of_n[one.b]
             if not isinstance(b, Tensor):
                 text = f"{self.mma.atom} takes operand B from shared memory"
-                raise TraceError(f"{text}", here(), 'staging="cp_async"')
+                raise TraceError(text, here(), 'staging="cp_async"')
             is_first = one.total not in begun and (step.part == 0 or self.takes_turns)
             fresh = self.refreshes and is_first and step.index % self.promote == 0
             mma_async(of_m[one.a], b, sums.acc[one.total], fresh=fresh, negative=one.negative)

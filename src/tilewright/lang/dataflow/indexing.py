@@ -88,7 +88,7 @@ def taken(flow: Recorder, table: Tensor, codes: Tile) -> Tile:
         return Tile(flow, flow.make(Rearrange, inner.dtype, node.axes, inner), codes.needs)
     source, what = operand_of(flow, table), f"take from {table.value}, a table in memory"
     if len(source.shape) != 1:
-        raise TraceError(f"{what}", here(), "an array of one dimension")
+        raise TraceError(what, here(), "an array of one dimension")
     wrong = "computed codes" if not isinstance(node, ArrayPart) else index_misfit(node.operand)
     names = [source.name, *(one.name for one in source.indices)]
     if not wrong and isinstance(node, ArrayPart) and node.operand.name in names:

@@ -437,7 +437,7 @@ ONE_LOOP = "one kernel for each loop"
 
 
 def _refuse(what: str, nearest: str, where: Location | None) -> NoReturn:
-    raise TraceError(f"{what}", where, f"{nearest}; or {EXPLICIT}")
+    raise TraceError(what, where, f"{nearest}; or {EXPLICIT}")
 
 
 def _named(axes: Sequence[Axis]) -> str:

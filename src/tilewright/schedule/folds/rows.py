@@ -190,7 +190,7 @@ def in_loops(flow: Flow, how: str = ONLINE) -> Flow:
 
 def _refuse(what: str, nearest: str, flow: Flow, node: Node | None = None) -> NoReturn:
     where = flow.stores[0].location if node is None else node.location or flow.stores[0].location
-    raise TraceError(f"{what}", where, f"{nearest}; or {EXPLICIT}")
+    raise TraceError(what, where, f"{nearest}; or {EXPLICIT}")
 
 
 def _with_row_stored(flow: Flow, spans: Sequence[Span]) -> Flow:
