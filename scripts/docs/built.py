@@ -15,7 +15,7 @@ from scripts.docs.reference import Name
 MOST_CLICKS = 3
 LARGEST_MB = 20
 
-SPANS = re.compile(r'<span class="(?:pre|w|p)">([^<]*)</span>')
+SPANS = re.compile(r'<span class="(?:pre|w|p|n)">([^<]*)</span>')
 PARAMETERS = re.compile(r"<dl>\n<dd>.*?</dl>", re.DOTALL)
 KEPT_AS_IT_IS = re.compile(r"(<(pre|script|style|textarea)\b.*?</\2>)", re.DOTALL)
 INDENTS = re.compile(r"\n\s+")
@@ -72,9 +72,9 @@ def shown_twice(out: Path) -> dict[str, str]:
 def tidy(text: str) -> str:
     """Return a page of Sphinx with less markup, and without what screen readers cannot read.
 
-    Spaces, punctuation and words of literals lose their spans, whose colour is that of the text. A list of
-    parameters in a signature has descriptions without terms, and a table may have an empty heading. Lines
-    lose their indentation, except in code and scripts.
+    Spaces, punctuation, names and words of literals lose their spans, whose colour is that of the text. A
+    list of parameters in a signature has descriptions without terms, and a table may have an empty heading.
+    Lines lose their indentation, except in code and scripts.
 
     Example:
         >>> tidy('<dl>\\n<dd>a,</dd>\\n</dl><th class="head"><p></p></th><span class="w"> </span>')
