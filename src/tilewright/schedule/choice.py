@@ -82,7 +82,10 @@ def choose(question: Question) -> Schedule:
 
 
 def first_legal(question: Question) -> Schedule | None:
-    """Return the first proposed schedule that no rule refuses, as it would run; None if there is none."""
+    """Return the first legal schedule among the proposals, or None.
+
+    If bulk copies cannot carry an array, a proposal runs with its fallback engine, which must be legal.
+    """
     asked = question.form, question.classes, question.arch
     found = (with_fallback(one.schedule, *asked)[0] for one in proposals(question))
     return next((schedule for schedule in found if not reasons(schedule, *asked)), None)
