@@ -385,7 +385,11 @@ def has_tangent(tensor: Any) -> bool:
     global _forward_mode
     torch: Any = sys.modules["torch"]
     _forward_mode = getattr(getattr(torch, "autograd", None), "forward_ad", _forward_mode)
-    return _forward_mode._current_level >= 0 and _forward_mode.unpack_dual(tensor).tangent is not None
+    if _forward_mode._current_level < 0:
+        return False
+    # `torch.autograd.Function` switches forward mode off, and an unpacked tensor then has no tangent.
+    with _forward_mode._set_fwd_grad_enabled(True):
+        return _forward_mode.unpack_dual(tensor).tangent is not None
 
 
 def _refuse_tangent(tensor: Any) -> None:
