@@ -280,8 +280,7 @@ def _plain_rows() -> dict[str, OpcodeRow]:
             ),
             f"v_ldexp_{kind}": row(f"{kind} = {kind} {'i16' if kind == 'f16' else 'i32'}", _scaled),
             f"v_frexp_exp_{'i16' if kind == 'f16' else 'i32'}_{kind}": row(
-                f"i32 = {kind}",
-                lambda a: np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32),
+                f"i32 = {kind}", lambda a: np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32)
             ),
             f"v_div_fixup_{kind}": row(three, division_fixup, keeps=True),
         }
@@ -350,8 +349,7 @@ def _conversions() -> dict[str, OpcodeRow]:
             lambda a, b, l=low, h=high: _pair(to_integer(a, l, h) & 0xFFFF, to_integer(b, l, h) & 0xFFFF),
         )
     rows["v_cvt_pknorm_i16_f32"] = rows["v_cvt_pk_norm_i16_f32"] = row(
-        "u32 = f32 f32",
-        lambda a, b: _pair(_normal(a), _normal(b)),
+        "u32 = f32 f32", lambda a, b: _pair(_normal(a), _normal(b))
     )
     rows["v_cvt_pk_u8_f32"] = row("u32 = f32 u32 u32", _put_byte)
     return rows

@@ -183,9 +183,7 @@ def _rows() -> dict[str, OpcodeRow]:
             _SUM_OF_24_BITS,
         ),
         "v_mad_i32_i24": row(
-            "i32 = i32 i32 i32",
-            lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.int32),
-            _SUM_OF_24_BITS,
+            "i32 = i32 i32 i32", lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.int32), _SUM_OF_24_BITS
         ),
         "v_mad_u64_u32": row("u64 mask = u32 u32 u64", _mad_wide, _wide_sum),
         "v_mad_i64_i32": row("i64 mask = i32 i32 i64", _mad_wide, _wide_sum),

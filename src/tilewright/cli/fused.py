@@ -111,9 +111,7 @@ def attention(
     heads_of_keys: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Heads of keys and values; a divisor of the heads of queries.",
-            show_default=False,
+            min=1, help="Heads of keys and values; a divisor of the heads of queries.", show_default=False
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Element type: f16, bf16 or f32.")] = "f16",

@@ -127,10 +127,7 @@ class Movement:
 
 
 def movements(
-    kernel: Kernel,
-    target: str = CUDA.name,
-    traced: Kernel | None = None,
-    accesses: Accesses | None = None,
+    kernel: Kernel, target: str = CUDA.name, traced: Kernel | None = None, accesses: Accesses | None = None
 ) -> tuple[Movement, ...]:
     """Return the accesses of each copy, in program order; equal copies of several stages once.
 

@@ -191,8 +191,7 @@ class Redistribute(Op):
             for at, extent, whole in zip(self.start, shape, held.shape, strict=True)
         ):
             yield self.violation(
-                "redistribute",
-                f"box of {shape} at {self.start} is not inside {self.source}: {held.shape}",
+                "redistribute", f"box of {shape} at {self.start} is not inside {self.source}: {held.shape}"
             )
         elif held.size_threads > 1 and not is_local(held, self.distribution, self.start):
             yield self.violation(

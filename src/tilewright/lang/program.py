@@ -96,10 +96,7 @@ class Program:
     """
 
     def __init__(
-        self,
-        function: Callable[..., None],
-        declared: Mapping[str, Any] | None = None,
-        sync: str = EXPLICIT,
+        self, function: Callable[..., None], declared: Mapping[str, Any] | None = None, sync: str = EXPLICIT
     ) -> None:
         if not (inspect.isfunction(function) or inspect.ismethod(function)):
             raise SignatureError(f"@tw.kernel of {shown(function)}: the decorator takes a function")

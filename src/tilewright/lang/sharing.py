@@ -181,10 +181,7 @@ def _number(threads: Layout | int | Sequence[int]) -> int | None:
 
 
 def by_number(
-    tensors: Sequence[TensorType],
-    threads: int,
-    vector_dim: int | None = None,
-    vector: int | None = None,
+    tensors: Sequence[TensorType], threads: int, vector_dim: int | None = None, vector: int | None = None
 ) -> Distribution:
     """Return the best map for a number of threads; see `share_out`."""
     # Elements that share a byte move together, so a packed side decides before the side in global memory.

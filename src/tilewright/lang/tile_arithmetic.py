@@ -215,11 +215,7 @@ def _check_scratch(scratch: Tensor, dtype: DType, shape: tuple[int, ...]) -> Non
 
 @verb
 def redistribute(
-    x: Fragment,
-    like: Fragment | Distribution,
-    *,
-    scratch: Tensor | None = None,
-    barrier: Index | None = None,
+    x: Fragment, like: Fragment | Distribution, *, scratch: Tensor | None = None, barrier: Index | None = None
 ) -> Fragment:
     """``y[i, j] = x[i, j]``, with elements assigned to other threads and registers.
 

@@ -166,13 +166,7 @@ class Tracer:
         return self.builder.append(op(location=here(), **attributes))
 
     def define(
-        self,
-        op: type[OpType],
-        default: str,
-        named: str | None = None,
-        *,
-        shown: str = "",
-        **attributes: Any,
+        self, op: type[OpType], default: str, named: str | None = None, *, shown: str = "", **attributes: Any
     ) -> Value:
         """Record an operation with a result, named by the author or after the author's variable.
 

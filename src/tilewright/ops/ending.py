@@ -318,11 +318,7 @@ def finishing(
         axes: the axes of C, S, Y, R and the result D; "": the declared ones.
     """
     c, s, y, r, d = (f"{name} {axes}".strip() for name in "CSYRD")
-    before: dict[str, EndingTerm] = {
-        "alpha": Alpha(),
-        "c": Addend((c,), ("beta",)),
-        "bias": Addend((bias,)),
-    }
+    before: dict[str, EndingTerm] = {"alpha": Alpha(), "c": Addend((c,), ("beta",)), "bias": Addend((bias,))}
     found = [term for name, term in before.items() if name in terms]
     found += [Output((s,))] if "sums" in terms else []
     found += [] if activation is None else [Nonlinearity(activation)]

@@ -246,10 +246,7 @@ def gated_matmul(
 
 
 def plan_gated(
-    given: Mapping[str, Any],
-    wanted: Wanted,
-    factors: tuple[float, ...],
-    located: Sequence[Located] = (),
+    given: Mapping[str, Any], wanted: Wanted, factors: tuple[float, ...], located: Sequence[Located] = ()
 ) -> LaunchPlan:
     """Check the arguments of `gated_matmul`, and plan its launches.
 

@@ -25,27 +25,13 @@ from tilewright.ops.products import each
 from tilewright.ops.replay import Done, Located, called
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.wanted import Wanted, check_words
-from tilewright.runtime.arrays import (
-    ArrayInfo,
-    Fresh,
-    current_stream,
-    describe,
-    fresh,
-    stream_handle,
-)
+from tilewright.runtime.arrays import ArrayInfo, Fresh, current_stream, describe, fresh, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.frameworks import Device, Strided
 from tilewright.runtime.kernel import Bound, kernel
-from tilewright.runtime.listed import (
-    ALIGN_BYTES,
-    ArrayList,
-    Integers,
-    ListMaps,
-    ListShape,
-    check_apart,
-)
+from tilewright.runtime.listed import ALIGN_BYTES, ArrayList, Integers, ListMaps, ListShape, check_apart
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.choice import schedule_of_lists
@@ -541,9 +527,7 @@ def _form(specs: tuple[tuple[str, TensorSpec], ...], precision: str, activation:
     wide = dtypes.f64 in kinds or not known["A"].dtype.is_float
     terms = {"bias"} & known.keys() | ({"activation"} if activation is not None else set())
     kernel = each(dtypes.f64 if wide else dtypes.f32).bind(
-        precision=of_sums(precision, known["A"].dtype),
-        terms=frozenset(terms),
-        activation=activation,
+        precision=of_sums(precision, known["A"].dtype), terms=frozenset(terms), activation=activation
     )
     flow = kernel.flow(**_complete(known))
     return replace(form_of(flow), lists=True)

@@ -151,11 +151,7 @@ def reduced_matmul(
 
 
 def plan_reduced(
-    given: Sequence[Any],
-    names: tuple[str, ...],
-    axis: int,
-    wanted: Wanted,
-    located: Sequence[Located] = (),
+    given: Sequence[Any], names: tuple[str, ...], axis: int, wanted: Wanted, located: Sequence[Located] = ()
 ) -> LaunchPlan:
     """Check the arguments of `reduced_matmul`, and plan its launches.
 

@@ -61,11 +61,7 @@ class ReplayedLaunch(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        prepared: Prepared,
-        places: tuple[int, ...],
-        offsets: tuple[int, ...],
-        own: tuple[int, ...] = (),
+        cls, prepared: Prepared, places: tuple[int, ...], offsets: tuple[int, ...], own: tuple[int, ...] = ()
     ) -> ReplayedLaunch:
         """Make a launch that selects its values by one call into C."""
         return cls(prepared, places, offsets if any(offsets) else (), selector(places), own)

@@ -89,10 +89,7 @@ def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
 
 
 def result_dtype(
-    kinds: Mapping[str, DType],
-    wanted: Wanted,
-    op: str = "matmul",
-    written: str = "out",
+    kinds: Mapping[str, DType], wanted: Wanted, op: str = "matmul", written: str = "out"
 ) -> DType:
     """Return the dtype of the result.
 
@@ -187,13 +184,7 @@ def check_added(kinds: Mapping[str, DType], op: str, natural: DType) -> None:
             raise DTypeError(f"{name} is {kind}, and sums of {kinds['a']} are real", f"{name}.real")
 
 
-def check_sums(
-    op: str,
-    kinds: Mapping[str, DType],
-    depth: int,
-    kind: DType,
-    wanted: Wanted,
-) -> None:
+def check_sums(op: str, kinds: Mapping[str, DType], depth: int, kind: DType, wanted: Wanted) -> None:
     """Refuse sums of i8 products that may overflow i32 before a later step uses them.
 
     Sums that are themselves the result may wrap, as NumPy's do.

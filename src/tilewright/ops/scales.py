@@ -337,12 +337,7 @@ def pays_widened_groups(
 
 
 def check_prepass(
-    prepass: bool | None,
-    infos: Mapping[str, ArrayInfo],
-    multiplied: DType,
-    *,
-    grouped: bool,
-    in_blocks: bool,
+    prepass: bool | None, infos: Mapping[str, ArrayInfo], multiplied: DType, *, grouped: bool, in_blocks: bool
 ) -> None:
     """Refuse a prepass that would widen nothing.
 

@@ -169,10 +169,7 @@ class CopyGroups:
         if not hazard.needs_barrier:
             yield from found
             return
-        last = max(
-            (at for at, point in hazard.points.items() if self.meets(hazard, point)),
-            default=-1,
-        )
+        last = max((at for at, point in hazard.points.items() if self.meets(hazard, point)), default=-1)
         yield from ((at, point) for at, point in found if at <= last)
 
     def _last(self) -> Iterator[tuple[Hazard, Point]]:

@@ -14,15 +14,7 @@ import numpy as np
 from tilewright.argument_checks import is_integer, near_integer
 from tilewright.dtypes import DType, has_infinity, limits, nearest_held
 from tilewright.errors import DTypeError, LaunchError, shown
-from tilewright.ir.kernel import (
-    Argument,
-    Derived,
-    Extent,
-    Kernel,
-    ScalarParam,
-    SizeParam,
-    Stride,
-)
+from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, SizeParam, Stride
 from tilewright.ir.types import Value
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec

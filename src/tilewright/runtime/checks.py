@@ -128,11 +128,7 @@ class BoundChecks:
 
     @launches.of("Bound.check_sizes")
     def check_sizes(
-        self,
-        *arguments: Any,
-        sizes: Any = None,
-        seconds: float = SECONDS,
-        **named: Any,
+        self, *arguments: Any, sizes: Any = None, seconds: float = SECONDS, **named: Any
     ) -> SizesReport:
         """`check` at the most telling sizes: loops of no, one and many iterations, tiles cut by an edge.
 

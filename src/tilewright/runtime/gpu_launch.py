@@ -365,11 +365,7 @@ class PreparedGpu(ABC):
     driver: ClassVar[Driver]
 
     def __init__(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        index: int,
+        self, executable: Executable, binding: Binding, parameters: Sequence[Parameter], index: int
     ) -> None:
         assert executable.listing is not None
         kernel = executable.listing.kernel

@@ -114,10 +114,7 @@ class ShortcutTable:
         )
         self._head = np.array(head, _WORD)
         self._method = _Method(
-            b"shortcut",
-            self.library.address("tilewright_shortcut"),
-            _FASTCALL,
-            b"Run a known launch.",
+            b"shortcut", self.library.address("tilewright_shortcut"), _FASTCALL, b"Run a known launch."
         )
         # A method keeps its "module" alive; ours is the memory that it reads.
         self.call: Callable[..., Any] = _new_method(ctypes.addressof(self._method), self._head, self)

@@ -193,12 +193,7 @@ class Builds:
         )
 
     def _lowered(
-        self,
-        made: Explicit,
-        traced_for: Arch,
-        backend: Backend,
-        arch: str | None,
-        check: LaunchCheck,
+        self, made: Explicit, traced_for: Arch, backend: Backend, arch: str | None, check: LaunchCheck
     ) -> tuple[Kernel, EmittedText | None]:
         """Return a legal kernel and its text; those of flows are kept for later processes."""
         checked = []

@@ -76,11 +76,7 @@ class Specimen:
 
 @launches
 def like(
-    element: Any,
-    *shape: Any,
-    strides: Sequence[int] | None = None,
-    order: Order = "C",
-    align: int = 16,
+    element: Any, *shape: Any, strides: Sequence[int] | None = None, order: Order = "C", align: int = 16
 ) -> Specimen:
     """Describe an array by dtype and shape, for `compile`, `trace` and `check`; allocates no memory.
 

@@ -118,13 +118,7 @@ class TileAccumulation:
         inner = tuple(tw.accumulator(one.mma, name=one.node.sum.variable) for one in self.inner)
         return Sums(acc, total, self.scales.begin(), rows, inner)
 
-    def verbs(
-        self,
-        sums: Sums,
-        operands: Operands,
-        work: Work,
-        column: Column | None = None,
-    ) -> list[Verb]:
+    def verbs(self, sums: Sums, operands: Operands, work: Work, column: Column | None = None) -> list[Verb]:
         """The verbs that multiply a step, and wait until an earlier one is complete.
 
         Args:

@@ -590,11 +590,7 @@ class ResultTile(_Integers):
     """
 
     def __init__(
-        self,
-        form: Form,
-        arguments: Mapping[str, Any],
-        at: tuple[Index, Index],
-        lengths: tuple[Index, Index],
+        self, form: Form, arguments: Mapping[str, Any], at: tuple[Index, Index], lengths: tuple[Index, Index]
     ) -> None:
         super().__init__(form, arguments)
         self.places = dict(zip((form.m, form.n), zip(at, lengths, strict=True), strict=True))

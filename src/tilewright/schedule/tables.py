@@ -320,10 +320,7 @@ class ScheduleTable:
 
     def record(self) -> dict[str, Any]:
         """The table as a JSON object."""
-        return {
-            "version": asdict(self.version),
-            "entries": [entry.record() for entry in self.entries],
-        }
+        return {"version": asdict(self.version), "entries": [entry.record() for entry in self.entries]}
 
     @staticmethod
     def of(record: Any, wanted: Version) -> ScheduleTable:

@@ -16,14 +16,7 @@ from tilewright.arch import Board, Rates, TimeConstants
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.form import Form
-from tilewright.schedule.load import (
-    MOST_BLOCKS,
-    VECTOR,
-    Load,
-    TileSide,
-    in_clusters,
-    resident_blocks,
-)
+from tilewright.schedule.load import MOST_BLOCKS, VECTOR, Load, TileSide, in_clusters, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import Question
 from tilewright.schedule.sides import width

@@ -9,16 +9,7 @@ from functools import cached_property
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.ir.deadlocks import first_wait
-from tilewright.ir.kernel import (
-    Argument,
-    Derived,
-    Extent,
-    Kernel,
-    ScalarParam,
-    SizeParam,
-    Stride,
-    Workspace,
-)
+from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, SizeParam, Stride, Workspace
 from tilewright.lang.program import Parameter
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, pairs_of

@@ -19,20 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import (
-    DType,
-    bf16,
-    f8e4m3,
-    f8e4m3fnuz,
-    f8e5m2,
-    f8e5m2fnuz,
-    f16,
-    f32,
-    f64,
-    i8,
-    i32,
-    u8,
-)
+from tilewright.dtypes import DType, bf16, f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f16, f32, f64, i8, i32, u8
 from tilewright.ir.mma import MmaAtom
 from tilewright.threads.distribution import Distribution, Mode
 

@@ -369,11 +369,7 @@ def _divisors(extent: int, most: int) -> list[int]:
 
 
 def _sectors(
-    made: Distribution,
-    access_bytes: int,
-    element_bytes: int,
-    strides: tuple[int | None, ...],
-    lanes: int,
+    made: Distribution, access_bytes: int, element_bytes: int, strides: tuple[int | None, ...], lanes: int
 ) -> int:
     """Return the number of sectors that the warps' first accesses touch, summed over the warps."""
     places = made.table[:, 0, :]

@@ -170,11 +170,7 @@ QUICK = Effort(seconds=0.5, warm_up_seconds=0.05, least=3)
 
 
 def measure(
-    callables: Mapping[str, Work],
-    target: str,
-    *,
-    effort: Effort | None = None,
-    clock: Clock | None = None,
+    callables: Mapping[str, Work], target: str, *, effort: Effort | None = None, clock: Clock | None = None
 ) -> Measurement:
     """Time per call of each callable, in rounds of one sample each, every round in another random order.
 
@@ -251,11 +247,7 @@ def perf_line(microseconds: float, flops: float, moved: float, name: str) -> str
 
 
 def measure_calls(
-    callables: Mapping[str, Work],
-    target: str,
-    *,
-    calls: int = 200,
-    effort: Effort | None = None,
+    callables: Mapping[str, Work], target: str, *, calls: int = 200, effort: Effort | None = None
 ) -> Measurement:
     """Host time per call of each callable, in many calls back to back, without the work on the device.
 

@@ -135,13 +135,7 @@ DRAWN: dict[str, Any] = {"seed": u64, "offset": u64, "threshold": u32, "kept": f
 
 @kernel_by_name(**ARRAYS, bias="B G R M N", sinks="G R", lengths="B", **NUMBERS, **DRAWN)
 def attention_with_terms(
-    given: Any,
-    *,
-    scores: Scores,
-    between: BySoftmax,
-    with_lse: bool,
-    from_last: bool,
-    terms: frozenset[str],
+    given: Any, *, scores: Scores, between: BySoftmax, with_lse: bool, from_last: bool, terms: frozenset[str]
 ) -> None:
     """``O = dropout(softmax(scale Q Kᵀ + bias)) V`` and L, with a sink for each head of queries.
 
@@ -231,13 +225,7 @@ def first_of_sequence(given: Any, b: Any, from_last: bool) -> tuple[Any, Any]:
 
 @kernel_by_name(**PACKED, **NUMBERS, **DRAWN)
 def packed_attention(
-    given: Any,
-    *,
-    scores: Scores,
-    between: BySoftmax,
-    with_lse: bool,
-    from_last: bool,
-    terms: frozenset[str],
+    given: Any, *, scores: Scores, between: BySoftmax, with_lse: bool, from_last: bool, terms: frozenset[str]
 ) -> None:
     """Attention of each sequence b to its own keys; the mask counts from the sequence's first or last row."""
     Q, K = given.Q, given.K

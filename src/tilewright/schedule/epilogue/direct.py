@@ -20,14 +20,7 @@ from tilewright.schedule.epilogue.reductions import Reductions, reduced_tiles, s
 from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, Views
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import LEAST_SHARE
-from tilewright.schedule.form import (
-    Form,
-    above_sums,
-    added_arrivals,
-    extent_of,
-    has_slices,
-    reduced_in_parts,
-)
+from tilewright.schedule.form import Form, above_sums, added_arrivals, extent_of, has_slices, reduced_in_parts
 from tilewright.schedule.needs import PARTIAL, Buffer, Needs, tickets
 from tilewright.schedule.partition import Partition
 from tilewright.schedule.schedule import EpilogueTraits, Schedule

@@ -693,8 +693,4 @@ class FoldBlock:
             tw.async_wait(schedule.stages - 2)
             tw.barrier()
 
-        return [
-            Verb("ready", 0, ready),
-            Verb("load", schedule.stages - 1, begin, outside=True),
-            *does,
-        ]
+        return [Verb("ready", 0, ready), Verb("load", schedule.stages - 1, begin, outside=True), *does]

@@ -197,10 +197,7 @@ class GroupBlock(FoldBlock):
                 copied.begin()
             for loaded in self.turns():
                 (self._load if schedule.resident else self._load_in_parts)(loaded)
-        with (
-            made_by("roles"),
-            role(warps=WARPS, groups=groups, registers=schedule.registers or None) as own,
-        ):
+        with made_by("roles"), role(warps=WARPS, groups=groups, registers=schedule.registers or None) as own:
             for turn in self.turns():
                 self._compute(own, turn)
             if self.panels or (self.apart and any(map(self._is_bulk, form.flow.stores))):

@@ -17,16 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dataflow.evaluate import Evaluation
-from tilewright.dataflow.nodes import (
-    ArrayPart,
-    Integer,
-    Literal,
-    Map,
-    Node,
-    Position,
-    Span,
-    Sum,
-)
+from tilewright.dataflow.nodes import ArrayPart, Integer, Literal, Map, Node, Position, Span, Sum
 from tilewright.dataflow.printer import print_flow
 from tilewright.lang.scalars import Condition
 from tilewright.schedule.folds.form import FoldForm

@@ -11,16 +11,7 @@ from collections.abc import Mapping
 from math import gcd, prod
 from typing import Any, Protocol
 
-from tilewright.dataflow.nodes import (
-    ArrayPart,
-    Axis,
-    Map,
-    Node,
-    Operand,
-    Span,
-    Sum,
-    walk,
-)
+from tilewright.dataflow.nodes import ArrayPart, Axis, Map, Node, Operand, Span, Sum, walk
 from tilewright.dtypes import DType
 from tilewright.functions.table import CONVERSION
 from tilewright.ir.mma import TiledMma

@@ -22,14 +22,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tilewright.dataflow.nodes import (
-    Cell,
-    CellMerge,
-    Literal,
-    Map,
-    Node,
-    walk,
-)
+from tilewright.dataflow.nodes import Cell, CellMerge, Literal, Map, Node, walk
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let, otherwise, when

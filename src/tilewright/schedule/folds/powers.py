@@ -252,10 +252,7 @@ def _extreme(hit: Node) -> Reduce | None:
     match hit:
         case Map(
             function="or",
-            given=(
-                Map(function="equal", given=(x, top)),
-                Map(function="not_equal", given=(one, other)),
-            ),
+            given=(Map(function="equal", given=(x, top)), Map(function="not_equal", given=(one, other))),
         ) if x is one is other:
             extreme = in_order(top)
         case Map(function="equal", given=(x, top)) if not x.dtype.is_float:

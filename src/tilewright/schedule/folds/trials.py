@@ -67,12 +67,7 @@ RELATIVE = 2.0**-24
 
 
 def drawn(
-    flow: Flow,
-    sizes: Sequence[float] = SIZES,
-    *,
-    whole: bool = False,
-    zeros: bool = True,
-    along: Int = LEAST,
+    flow: Flow, sizes: Sequence[float] = SIZES, *, whole: bool = False, zeros: bool = True, along: Int = LEAST
 ) -> Iterator[FlowArguments]:
     """Arguments of a flow with random arrays and numbers; none if the arrays would be too large.
 

@@ -349,11 +349,7 @@ def is_power_of_scores(node: Node) -> bool:
 
 
 def tile_of(
-    place: Place,
-    operand: Operand,
-    at: tuple[Span, ...],
-    axes: tuple[Axis, ...],
-    inside: Span | None = None,
+    place: Place, operand: Operand, at: tuple[Span, ...], axes: tuple[Axis, ...], inside: Span | None = None
 ) -> Tensor:
     """The elements of an array at a tile, as (rows, columns) with extent 1 along missing axes.
 

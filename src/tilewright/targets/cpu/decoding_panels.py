@@ -202,11 +202,7 @@ def _raw(form: PanelForm) -> str:
 
 
 def decoding(
-    form: PanelForm,
-    loaded: int,
-    arrays: Sequence[str],
-    within: Mapping[int, tuple[float, float]],
-    each: Code,
+    form: PanelForm, loaded: int, arrays: Sequence[str], within: Mapping[int, tuple[float, float]], each: Code
 ) -> str:
     """Return the function that computes a part of a panel, in which each column has one number of each array.
 
@@ -330,10 +326,7 @@ def _words(emitter: CpuEmitter, held: Code, form: PanelForm, depth: int) -> Code
     side = next(side for side in (form.lanes, 8, 4, 2, 1) if count % side == form.columns % side == 0)
     function = transposition(emitter, i32, i32, side)
     row, column = Sym(emitter.local("row"), 0, form.columns), Sym(emitter.local("column"), 0, count)
-    with (
-        emitter.turns(row.name, form.columns, side),
-        emitter.turns(column.name, count, side),
-    ):
+    with emitter.turns(row.name, form.columns, side), emitter.turns(column.name, count, side):
         to = code("{} + {}", words, emitter.spell(add(mul(column, form.columns), row)))
         at = code("(const int*){} + {}", held, emitter.spell(add(mul(row, count), column)))
         emitter.do(call(function, to, form.columns, at, count, side, side))

@@ -304,11 +304,7 @@ class Panel:
 
     @contextmanager
     def unless_in_place(
-        self,
-        emitter: CpuEmitter,
-        array: Unpacked,
-        packed: Code,
-        at: tuple[Sym, int],
+        self, emitter: CpuEmitter, array: Unpacked, packed: Code, at: tuple[Sym, int]
     ) -> Iterator[None]:
         """Declare the variables; the with block writes the packing.
 

@@ -305,12 +305,7 @@ class Events:
         return np.asarray((self._group[events] == agent.group) & (self._slot[events] == agent.slot))
 
     def unordered(
-        self,
-        agent: Actor,
-        lanes: Array,
-        events: Array,
-        event_lanes: Array,
-        clocks: Clocks | None = None,
+        self, agent: Actor, lanes: Array, events: Array, event_lanes: Array, clocks: Clocks | None = None
     ) -> Array:
         """Return which earlier accesses an access of an agent does not come after.
 

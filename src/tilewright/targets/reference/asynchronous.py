@@ -22,12 +22,7 @@ from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.state import BlockState, Pause, Steps, Visit, Warp
 from tilewright.targets.reference.tensor_cores import awaited, is_issued, issue_mma, wait_mma
-from tilewright.targets.reference.tensor_memory import (
-    acquire,
-    finish_stores,
-    load_box,
-    store_box,
-)
+from tilewright.targets.reference.tensor_memory import acquire, finish_stores, load_box, store_box
 
 __all__ = ["REFERENCE"]
 

@@ -316,13 +316,7 @@ class Checker:
         self.register_read(Kind.UNWRITTEN, site, agent, (element, lane), count, reason)
 
     def register_read(
-        self,
-        kind: Kind,
-        site: int,
-        agent: Actor,
-        place: tuple[tuple[int, ...], int],
-        count: int,
-        reason: str,
+        self, kind: Kind, site: int, agent: Actor, place: tuple[tuple[int, ...], int], count: int, reason: str
     ) -> None:
         """Report wrong elements of a fragment or tensor that an operation reads.
 

@@ -472,12 +472,7 @@ class Population:
         return cluster
 
     def _warp(
-        self,
-        block: BlockState,
-        number: int,
-        group: int,
-        scalars: Mapping[Value, Any],
-        env: Mapping[Sym, int],
+        self, block: BlockState, number: int, group: int, scalars: Mapping[Value, Any], env: Mapping[Sym, int]
     ) -> Warp:
         slots = block.slots
         every = no_clocks(self.agents)

@@ -105,11 +105,7 @@ def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
         x, y = index(scope, "x", rows), index(scope, "y", columns)
         left, right, total = (
             code("{}[{}]", emitter.name(value), emitter.spell(at))
-            for value, at in (
-                (op.a, atoms.a + x),
-                (op.b, atoms.b + y),
-                (op.c, atoms.c + x * columns + y),
-            )
+            for value, at in ((op.a, atoms.a + x), (op.b, atoms.b + y), (op.c, atoms.c + x * columns + y))
         )
         left, right = widened(left, op.a.dtype), widened(right, op.b.dtype)
         inner = tuple(loop for loop in (x, y) if isinstance(loop, Sym))
