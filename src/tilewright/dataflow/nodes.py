@@ -6,7 +6,7 @@ span is computed at once, and by which threads.  The meaning of the graph does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -600,6 +600,25 @@ def walk(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
             known.add(id(one))
             left.append((one, True))
             left += [(argument, False) for argument in reversed(one.arguments)]
+
+
+def with_arguments(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a node with other arguments, or itself if ``change`` returns the same ones.
+
+    Args:
+        node: the node; a leaf, a `Cell` and a `Folded` have nothing to change.
+        change: argument -> the argument that replaces it.
+    """
+    made = node
+    match node:
+        case Map(given=given):
+            made = replace(node, given=tuple(map(change, given)))
+        case Rearrange(argument=argument) | Reduce(argument=argument) | Scan(argument=argument):
+            made = replace(node, argument=change(argument))
+        case Sum(a=a, b=b):
+            scale_a, scale_b = (None if one is None else change(one) for one in node.scales)
+            made = replace(node, a=change(a), b=change(b), scale_a=scale_a, scale_b=scale_b)
+    return node if made.arguments == node.arguments else made
 
 
 def unified(values: Sequence[Node]) -> list[Node]:

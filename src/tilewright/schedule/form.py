@@ -26,6 +26,7 @@ from tilewright.dataflow.nodes import (
     Store,
     Sum,
     walk,
+    with_arguments,
 )
 from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index, unwrap, wrap
@@ -468,14 +469,8 @@ def of_matrices(flow: Flow) -> Flow:
                 a = a if row in a.axes else _repeated(a, row, node.span)
                 b = _repeated(b, one, node.span)
                 made[id(node)] = replace(node, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
-            case Map(given=given) if any(made[id(one)] is not one for one in given):
-                made[id(node)] = replace(node, given=tuple(made[id(one)] for one in given))
-            case Rearrange(argument=argument) | Reduce(argument=argument) if (
-                made[id(argument)] is not argument
-            ):
-                made[id(node)] = replace(node, argument=made[id(argument)])
             case _:
-                made[id(node)] = node
+                made[id(node)] = with_arguments(node, lambda one: made[id(one)])
     stores = tuple(
         replace(store, value=made[id(store.value)], operand=_with(store.operand, one), at=(*store.at, one))
         if row in store.at
@@ -491,10 +486,8 @@ def _repeated(node: Node, span: Span, depth: Span) -> Node:
         case ArrayPart(at=at) if depth in at:
             axes = (*node.axes, span)
             return replace(node, axes=axes, operand=_with(node.operand, span), at=(*at, span))
-        case Map(given=given):
-            return replace(node, given=tuple(_repeated(argument, span, depth) for argument in given))
-        case Rearrange(argument=argument):
-            return replace(node, argument=_repeated(argument, span, depth))
+        case Map() | Rearrange():
+            return with_arguments(node, lambda one: _repeated(one, span, depth))
     return node
 
 

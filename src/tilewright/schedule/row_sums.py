@@ -23,8 +23,8 @@ from tilewright.dataflow.nodes import (
     Rearrange,
     Reduce,
     Span,
-    Sum,
     walk,
+    with_arguments,
 )
 from tilewright.functions.table import ASKED
 from tilewright.ir.mma import TiledMma
@@ -115,24 +115,7 @@ def replaced(flow: Flow, made: dict[int, Node]) -> Flow:
     made = dict(made)
     for store in flow.stores:
         for node in walk(store.value, set(made)):
-            match node:
-                case Sum():
-                    sides = [None if one is None else made[id(one)] for one in (node.a, node.b, *node.scales)]
-                    a, b, scale_a, scale_b = sides
-                    assert a is not None
-                    assert b is not None
-                    is_same = (a, b, scale_a, scale_b) == (node.a, node.b, *node.scales)
-                    made[id(node)] = (
-                        node if is_same else replace(node, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
-                    )
-                case Map(given=given) if any(made[id(one)] is not one for one in given):
-                    made[id(node)] = replace(node, given=tuple(made[id(one)] for one in given))
-                case Rearrange(argument=argument) | Reduce(argument=argument) if (
-                    made[id(argument)] is not argument
-                ):
-                    made[id(node)] = replace(node, argument=made[id(argument)])
-                case _:
-                    made[id(node)] = node
+            made[id(node)] = with_arguments(node, lambda one: made[id(one)])
     stores = tuple(replace(store, value=made[id(store.value)]) for store in flow.stores)
     return replace(flow, stores=stores)
 

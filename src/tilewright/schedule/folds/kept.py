@@ -29,6 +29,7 @@ from tilewright.dataflow.nodes import (
     Span,
     Store,
     walk,
+    with_arguments,
 )
 from tilewright.dtypes import DType
 from tilewright.ir.mma import TiledMma
@@ -271,10 +272,8 @@ def kept_results(form: FoldForm) -> list[Node]:
             if id(node) in powers:
                 factor = Literal(node.dtype, (), 1)
                 made = Map(node.dtype, node.axes, "mul", (powers[id(node)][0], factor))
-            elif isinstance(node, Map):
-                made = replace(node, given=tuple(map(again, node.given)))
-            elif isinstance(node, Rearrange):
-                made = replace(node, argument=again(node.argument))
+            elif isinstance(node, Map | Rearrange):
+                made = with_arguments(node, again)
             known[id(node)] = made
         return known[id(node)]
 

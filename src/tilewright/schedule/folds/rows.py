@@ -38,6 +38,7 @@ from tilewright.dataflow.nodes import (
     Sum,
     unified,
     walk,
+    with_arguments,
 )
 from tilewright.dtypes import DType, f32, limits
 from tilewright.errors import TraceError
@@ -111,14 +112,7 @@ def with_rows(flow: Flow) -> Flow:
     def again(node: Node) -> Node:
         """Return the value with reductions along whole rows instead of along columns."""
         if id(node) not in known:
-            made: Node = node
-            match node:
-                case Map(given=given):
-                    made = replace(node, given=tuple(map(again, given)))
-                case Rearrange(argument=argument) | Reduce(argument=argument) | Scan(argument=argument):
-                    made = replace(node, argument=again(argument))
-                case Sum(a=a, b=b):
-                    made = replace(node, a=again(a), b=again(b))
+            made = with_arguments(node, again)
             if isinstance(made, Reduce) and made.argument.axes[made.axis] == last:
                 made = replace(made, argument=along(made.argument, {last: row}, {}))
             known[id(node)] = made
@@ -273,12 +267,10 @@ def _with_scans(flow: Flow, span: Span) -> Flow:
             case Position() if reverse and node.span == span:
                 last = Integer(node.dtype, (), add(span.extent, -1), location=node.location)
                 made = Map(node.dtype, node.axes, "sub", (last, node), location=node.location)
-            case Sum(a=a, b=b) if reverse and span in node.axes:
-                made = replace(node, a=again(a), b=again(b))
-            case Map(given=given):
-                made = replace(node, given=tuple(map(again, given)))
-            case Rearrange(argument=argument):
-                made = replace(node, argument=again(argument))
+            case Sum() if reverse and span in node.axes:
+                made = with_arguments(node, again)
+            case Map() | Rearrange():
+                made = with_arguments(node, again)
             case Scan(argument=argument, axis=axis) if node.span == span:
                 kind, where = node.dtype, node.location
                 inner = again(argument)
@@ -685,16 +677,8 @@ class RowLoops:
             known = self.common
         if id(node) in known:
             return known[id(node)]
-        made: Node = node
-        match node:
-            case Map(given=given):
-                made = self._again(node, tuple(self._rebuilt(one, known) for one in given))
-            case Rearrange(argument=argument) | Reduce(argument=argument) | Scan(argument=argument):
-                inner = self._rebuilt(argument, known)
-                made = node if inner is argument else replace(node, argument=inner)
-            case Sum(a=a, b=b):
-                left, right = self._rebuilt(a, known), self._rebuilt(b, known)
-                made = node if (left, right) == (a, b) else replace(node, a=left, b=right)
-                made = scaled_later(made) if node.span != self.span else made
+        made = with_arguments(node, lambda one: self._rebuilt(one, known))
+        if isinstance(made, Sum) and made.span != self.span:
+            made = scaled_later(made)
         known[id(node)] = made
         return made
