@@ -96,6 +96,79 @@ def test_parts_of_one_array_are_stored_apart() -> None:
             two.bind(second=second).flow(a, b, c)
 
 
+@pytest.mark.parametrize("view", ["slices", "unmerged"])
+def test_halves_of_a_result_are_stored_apart(view: str) -> None:
+    @tw.kernel(X="S D", c="S H", s="S H", Y="S D")
+    def rotary(X, c, s, Y):
+        half = c.shape[1]
+        tw.require(X.shape[1] == 2 * half, "two halves")
+        if view == "slices":
+            low, high, first, second = X[:, :half], X[:, half:], Y[:, :half], Y[:, half:]
+        else:
+            low, high, first, second = (A.unmerge(1, (2, half))[:, i] for A in (X, Y) for i in (0, 1))
+        for i, e in tw.tiles(c):
+            first[i, e] = low[i, e] * c[i, e] - high[i, e] * s[i, e]
+            second[i, e] = high[i, e] * c[i, e] + low[i, e] * s[i, e]
+
+    rng = np.random.default_rng(0)
+    for rows, half in ((37, 11), (64, 32), (1, 1)):
+        x, y = (
+            rng.integers(-4, 5, (rows, 2 * half)).astype(np.float32),
+            np.full((rows, 2 * half), np.nan, "f4"),
+        )
+        c, s = rng.integers(-4, 5, (2, rows, half)).astype(np.float32)
+        low, high = x[:, :half], x[:, half:]
+        right = np.concatenate([low * c - high * s, high * c + low * s], 1)
+        for target in ("reference", "cpu"):
+            y[...] = np.nan
+            rotary(x, c, s, y, target=target)
+            assert (y == right).all()
+        flow = rotary.flow(x, c, s, y)
+        assert tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
+
+
+def test_a_view_that_is_read_where_another_is_stored_is_an_argument_of_its_own() -> None:
+    @tw.kernel(X="S D", c="S H")
+    def exchanged(X, c):
+        tw.require(X.shape[1] == 2 * c.shape[1], "two halves")
+        for i, e in tw.tiles(c):
+            low, high = X[:, : c.shape[1]][i, e], X[:, c.shape[1] :][i, e]
+            X[:, : c.shape[1]][i, e] = high * c[i, e]
+            X[:, c.shape[1] :][i, e] = low * c[i, e]
+
+    @tw.kernel(low="S H", high="S H", c="S H")
+    def exchanged_arguments(low, high, c):
+        for i, e in tw.tiles(c):
+            first, second = low[i, e], high[i, e]
+            low[i, e] = second * c[i, e]
+            high[i, e] = first * c[i, e]
+
+    rng = np.random.default_rng(0)
+    x, c = rng.integers(-4, 5, (37, 22)).astype(np.float32), rng.integers(-4, 5, (37, 11)).astype(np.float32)
+    with pytest.raises(tw.TraceError, match="pass each view of the array as its own argument"):
+        exchanged.flow(x, c)
+    right = np.concatenate([x[:, 11:] * c, x[:, :11] * c], 1)
+    for target in ("reference", "cpu"):
+        y = x.copy()
+        exchanged_arguments(y[:, :11], y[:, 11:], c, target=target)
+        assert (y == right).all()
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 5), (4, 9)), ((3, 8), (0, 5)), ((1, 6), (1, 6))])
+def test_slices_that_overlap_are_not_stored_apart(first: tuple[int, int], second: tuple[int, int]) -> None:
+    @tw.kernel(X="M N", Y="M K")
+    def two(X, Y):
+        tw.require(X.shape[1] == 5, "five columns")
+        for m, n in tw.tiles((X.shape[0], 5)):
+            Y[:, slice(*first)][m, n] = X[m, n]
+            Y[:, slice(*second)][m, n] = X[m, n]
+
+    x = np.ones((3, 5), np.float32)
+    y = np.ones((3, 9), np.float32)
+    with pytest.raises(tw.TraceError, match="Y is stored twice"):
+        two.flow(x, y)
+
+
 # ---------------------------------------------------------------- sizes that the author requires
 
 

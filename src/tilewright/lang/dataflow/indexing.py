@@ -39,9 +39,9 @@ from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
-from tilewright.symbolic.expr import ceil_div, mul
+from tilewright.symbolic.expr import add, ceil_div, less_equal, mul, prove
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.views.transforms import Embed, Repeat, Slice
+from tilewright.views.transforms import Embed, Merge, Permute, Repeat, Slice, Unmerge
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
@@ -208,17 +208,27 @@ def mirrored_at(flow: Recorder, operand: Operand, at: tuple[Span, ...]) -> tuple
 def _apart(one: Operand, other: Operand) -> bool:
     """Return whether two views of an array have no element in common.
 
-    An integer index of both differs, or slices of a dimension have steps that never meet.
+    Slices of the same view have an integer index that differs, or boxes that do not overlap, or slices of a
+    dimension have steps that never meet.
     """
     steps = zip(_steps(one), _steps(other), strict=False)
     if any(a and b and (a[1] - b[1]) % gcd(a[0], b[0]) for a, b in steps):
         return True
-    match one.transforms, other.transforms:
-        case (Slice(at=first),), (Slice(at=second),):
-            pairs = zip(first, second, strict=True)
-            known = ((a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-            return any(a != b and (a < 0) == (b < 0) for a, b in known)
+    for first, second in zip(one.transforms, other.transforms, strict=False):
+        match first, second:
+            case Slice(at=mine), Slice(at=yours) if first != second:
+                return any(_beyond(a, b) or _beyond(b, a) for a, b in zip(mine, yours, strict=True))
+            case Slice() | Merge() | Unmerge() | Permute(), _ if first == second:
+                continue  # each element of these views is another element of the array
+        break
     return False
+
+
+def _beyond(part: Any, other: Any) -> bool:
+    """Return whether one part of a slice is known to begin where another ends, or after that."""
+    first = part[0] if isinstance(part, tuple) else part
+    last = other[1] if isinstance(other, tuple) else other if other is None else add(other, 1)
+    return first is not None and last is not None and prove(less_equal(last, first)) is True
 
 
 def _steps(operand: Operand) -> list[tuple[int, int] | None]:
@@ -412,11 +422,12 @@ def check_in_place(flow: Recorder) -> None:
             )
         if store.operand.name in twice or (node.operand, node.at) != (store.operand, store.at):
             at, read = _spelled(store), _spelled(node)
+            near = "pass each view of the array as its own argument" if at == read else f"read {at}"
             raise TraceError(
                 f"{read} is read and {at} is stored: the order of the tiles would decide which elements are "
                 "stored before they are read",
                 node.location,
-                f"read {at}, or store to another array",
+                f"{near}, or store to another array",
             )
         known = {*store.at, numbering(store.at)}
         if missing := [span.name for span in flow.tiles if span not in known]:
