@@ -128,3 +128,32 @@ def test_a_code_of_numpy_is_no_dtype(kernels: str) -> None:
     assert "unknown dtype 'q'; known: f64, " in refused(
         "inspect", f"{kernels}:double", *VECTOR, "--set", "width=1", "--dtype", "q"
     )
+
+
+LINEAR = """\
+import tilewright as tw
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def linear(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+"""
+
+
+def test_the_extents_that_inspect_takes_describe_the_arrays_of_other_commands(tmp_path: Path) -> None:
+    path = tmp_path / "linear.py"
+    path.write_text(LINEAR)
+    kernel, shape = f"{path}:linear", ("--shape", "M=24,N=16,K=8")
+    for options in (("--dtype", "f16"), ("--dtype", "A=f16,B=f16,C=f32")):
+        found = CliRunner().invoke(
+            app, ["profile", kernel, *shape, *options, "--most", "1", "--seconds", "0"]
+        )
+        assert found.exit_code == 0, found.output
+    exported = refused("export", kernel, *shape)
+    assert "an export needs the dtype of each array" in exported
+    assert "nearest legal choice: --shape A=24x8:f32,B=16x8:f32,C=24x16:f32" in exported
+    assert "no extent for K" in refused("profile", kernel, "--shape", "M=24,N=16")
+    assert "no array C" in refused("profile", kernel, "--shape", "A=24x8:f32,B=16x8:f32")

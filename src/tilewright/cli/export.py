@@ -15,7 +15,7 @@ from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
 from tilewright.errors import LaunchError
-from tilewright.inspect.from_files import bound_in_file
+from tilewright.inspect.from_files import arrays_by_extents, bound_in_file
 from tilewright.lang.program import Parameter
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.kernel import Bound
@@ -64,6 +64,11 @@ def export(
         if arrays:
             raise UsageError(f"{' '.join(arrays)}: arrays of a kernel have names", f"--shape {EXAMPLE}")
         bound, _ = bound_in_file(kernel, constant or [], "matmul")
+        for text in given:
+            if (each := arrays_by_extents(text, "f32", bound.program)) != text:
+                raise UsageError(
+                    f"--shape {text}: an export needs the dtype of each array", f"--shape {each}"
+                )
         problems = read_problems(given, bound.program.parameters)
     archs = [one.strip() for one in (arch or host_arch()).split(",")]
     with working("compiling"):

@@ -38,7 +38,7 @@ from tilewright.cli.export import read_arrays
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LaunchError
-from tilewright.inspect.from_files import bound_in_file, read_constants
+from tilewright.inspect.from_files import arrays_by_extents, bound_in_file, read_constants
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.environment import CACHE_DIR, usable_processors
@@ -89,7 +89,8 @@ Shapes = Annotated[
         "--shape",
         metavar="NAME=EXTENTS:DTYPE[:STRIDES]",
         help="An array of a kernel or an operation, as of tilewright export, e.g. A=4096x4096:bf16; an array "
-        "that is given again begins the next problem.",
+        "that is given again begins the next problem. For a kernel in a file also the extents of its "
+        "dimensions, e.g. M=4096,N=4096, with --dtype.",
         show_default=False,
     ),
 ]
@@ -179,6 +180,7 @@ def subjects(
             raise UsageError(f"{' '.join(given)}: arrays of a kernel have names; nearest: --shape A=8x8:f32")
         bound, _ = bound_in_file(operation, constants, "gemm, or an operation")
         tensors = [one.name for one in bound.program.parameters if one.kind == "tensor"]
+        shapes = [arrays_by_extents(one, defaults["dtype"], bound.program) for one in shapes]
         return [
             KernelInFile(operation, tuple(constants), tuple(one[name] for name in tensors), target)
             for one in read_arrays(shapes, tensors, tensors, "the kernel")

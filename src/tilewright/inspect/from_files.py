@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import reprlib
 import shlex
 import sys
@@ -78,6 +79,25 @@ def bound_in_file(where: str, constants: Sequence[str], other: str = "gemm") -> 
         raise LaunchError(f"{name} is bound already; leave out --set {', '.join(given)}")
     bound = found if isinstance(found, Bound) else found.bind(**given)
     return bound, numbers
+
+
+def arrays_by_extents(text: str, dtype_names: str, program: Program) -> str:
+    """Return the arrays ``A=64x32:f32,…`` of a kernel for extents of its dimensions, ``M=64,K=32``.
+
+    Args:
+        text: the extents; a text that names anything else is returned unchanged.
+        dtype_names: a dtype, or one for each array: ``A=i8,C=i32``.
+        program: the kernel.
+
+    Raises:
+        LaunchError: a dimension has no extent, an array no dtype, or a parameter no named dimensions.
+    """
+    names = [part.partition("=")[0] for part in text.split(",")]
+    if not re.fullmatch(r"\w+=\d+(,\w+=\d+)*", text) or not {*names} <= {*_dims(program)}:
+        return text
+    extents, dtypes = _extents(text, program), _dtypes(dtype_names, program)
+    shapes = {p.name: "x".join(str(extents[dim]) for dim in p.named) for p in program.parameters if p.named}
+    return ",".join(f"{name}={shape}:{dtypes[name]}" for name, shape in shapes.items())
 
 
 def kernels_in(module: ModuleType) -> dict[str, Kernel | Bound]:
