@@ -39,7 +39,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import DType, boolean, limits
 from tilewright.functions.function import integers
-from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS, TAKE
+from tilewright.functions.table import CONVERSION, FUNCTIONS, TAKE
 from tilewright.views.view import View
 
 COMBINED = ("sum", "max", "min")
@@ -291,7 +291,7 @@ def _map(node: Map) -> str:
         return ""
     if obstacle := FUNCTIONS[node.function].takes(kinds[0]):
         return f"{node.function} of {kinds[0]}: {obstacle}"
-    made = boolean if node.function in COMPARISON else kinds[0]
+    made = FUNCTIONS[node.function].result(kinds[0])
     return "" if node.dtype == made else f"{node.function} of {kinds[0]} is {made}, not {node.dtype}"
 
 

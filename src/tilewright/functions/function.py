@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import ALL, DType, boolean
 
 Obstacle: TypeAlias = Callable[[DType], str]
 """Returns why a function does not take a dtype, and what to do instead; empty if it takes it."""
@@ -28,6 +28,16 @@ def real_numbers(kind: DType) -> str:
     return numbers(kind) or ("needs real numbers" if kind.components > 1 else "")
 
 
+def complex_numbers(kind: DType) -> str:
+    """Return why a dtype is no complex one; empty if it is one."""
+    return "" if kind.components == 2 else "needs complex numbers"
+
+
+def parts(kind: DType) -> str:
+    """Return why a dtype cannot hold a part of complex numbers; empty if it can."""
+    return "" if kind.name in WITH_PARTS else f"needs parts of {', '.join(WITH_PARTS)}; convert first"
+
+
 def floats(kind: DType) -> str:
     """Return why a dtype is no float; empty if it is one."""
     return "" if kind.is_float else "needs a float; convert it first"
@@ -46,6 +56,10 @@ def integers(kind: DType) -> str:
 def fused(kind: DType) -> str:
     """Return why a dtype is neither f32 nor f64; empty if it is."""
     return "" if kind.name in ("f32", "f64") else "needs f32 or f64; convert first"
+
+
+WITH_PARTS = {"f16": "c32", "f32": "c64", "f64": "c128"}
+"""Complex dtypes by the real dtype of their parts; bf16 has none."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,9 @@ class Function:
         non_negative: whether no result is negative.
         keeps_sign: `all` if no result is negative unless an operand is; `any` if no result is negative unless
             all operands are.
-        gives: the dtype of the result: ``"operands"``, ``"truth"``, or ``"asked"`` if the operation names it.
+        gives: the dtype of the result: ``"operands"``; ``"truth"``; ``"part"``: that of a part of complex
+            operands; ``"pair"``: the complex dtype with parts of the operands' dtype; ``"asked"``: the
+            operation names it.
         fewest: the smallest number of operands; 0: ``arity``.
     """
 
@@ -92,6 +108,18 @@ class Function:
             return ""
         wanted = f"{self.fewest} to {self.arity}" if self.fewest else f"{self.arity}"
         return f"{self.name} takes {wanted} operands, not {operands}"
+
+    def result(self, kind: DType) -> DType:
+        """Return the dtype of the result for operands of a dtype that it takes.
+
+        Example:
+            >>> from tilewright.dtypes import c64, f16
+            >>> size = Function("abs", 1, numbers, gives="part")
+            >>> size.result(c64), size.result(f16)
+            (f32, f16)
+        """
+        made = {"truth": boolean, "part": kind.component}.get(self.gives, kind)
+        return ALL[WITH_PARTS[kind.name]] if self.gives == "pair" else made
 
     def c_name(self, kind: DType) -> str:
         """Return the C name of the function for operands that compute in f32 or f64.

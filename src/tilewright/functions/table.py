@@ -17,11 +17,13 @@ from tilewright.functions.function import (
     Function,
     anything,
     bits,
+    complex_numbers,
     floats,
     fused,
     horner,
     integers,
     numbers,
+    parts,
     real_numbers,
 )
 from tilewright.functions.philox import RANDOM
@@ -116,7 +118,7 @@ ARITHMETIC = (
     Function("min", 2, numbers, np.minimum, keeps_sign=all),
     Function("max", 2, numbers, np.maximum, keeps_sign=any),
     Function("neg", 1, numbers, np.negative),
-    Function("abs", 1, numbers, np.abs, c="fabs", non_negative=True),
+    Function("abs", 1, numbers, np.abs, c="fabs", non_negative=True, gives="part"),
     # The quotient is rounded down, and the remainder has the divisor's sign.  Integers divided by 0 give 0
     # for both; the least integer divided by -1 gives itself.
     Function("floordiv", 2, real_numbers, partial(_rounding_down, np.floor_divide)),
@@ -141,6 +143,22 @@ ARITHMETIC = (
     # The first operand is the code, the others are the table.
     Function(TAKE, 1 + MOST_ENTRIES, integers, gives="asked", fewest=2),
 )
+
+
+def _complex(re: Array, im: Array) -> Array:
+    """``re + 1j * im``, without products of infinities."""
+    made = np.empty(re.shape, np.result_type(re, np.complex64))
+    made.real, made.imag = re, im
+    return made
+
+
+COMPLEX = (
+    Function("real", 1, complex_numbers, np.real, gives="part"),
+    Function("imag", 1, complex_numbers, np.imag, gives="part"),
+    Function("conj", 1, complex_numbers, np.conjugate),
+    Function("complex", 2, parts, _complex, gives="pair"),
+)
+"""Functions of complex numbers and of their parts, for dataflow kernels."""
 
 
 # ---------------------------------------------------------------- functions of floats
@@ -397,7 +415,7 @@ ACTIVATIONS = (
 
 
 FUNCTIONS: dict[str, Function] = {
-    row.name: row for row in (*ARITHMETIC, *FLOATING, *CIRCLE, *ACTIVATIONS, *RANDOM)
+    row.name: row for row in (*ARITHMETIC, *COMPLEX, *FLOATING, *CIRCLE, *ACTIVATIONS, *RANDOM)
 }
 
 COMPARISON = tuple(name for name, row in FUNCTIONS.items() if row.gives == "truth")

@@ -10,7 +10,7 @@ from typing import ClassVar
 from tilewright.dtypes import DType, boolean, f32, i32, i64, limits
 from tilewright.errors import DTypeError, LayoutError, Violation
 from tilewright.functions.function import integers
-from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS, TAKE
+from tilewright.functions.table import CONVERSION, FUNCTIONS, TAKE
 from tilewright.ir.op import IN_REGISTERS, REGISTERS, SHARED, Op, Traits
 from tilewright.ir.types import FragmentType, Type, Value
 from tilewright.symbolic.nodes import Expr, Int, bounds
@@ -268,7 +268,7 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
         return f32 if asked is None else asked
     if obstacle := FUNCTIONS[function].takes(values[0]):
         raise DTypeError(f"{function} of {values[0]}: {obstacle}")
-    return boolean if function in COMPARISON else values[0]
+    return FUNCTIONS[function].result(values[0])
 
 
 def choice_dtype(function: str, operands: Sequence[object]) -> DType | None:

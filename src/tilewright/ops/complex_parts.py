@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from tilewright import dtypes
 from tilewright.dtypes import ALL, DType
 from tilewright.errors import DTypeError, LaunchError
+from tilewright.functions.function import WITH_PARTS
 from tilewright.lang.exact_functions import bitcast
 from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.arrays import ArrayInfo, describe, is_same, overlap, sharing
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.frameworks import Strided
-
-INTERLEAVED = {"f16": "c32", "f32": "c64", "f64": "c128"}
-"""Complex dtypes by the real dtype of their parts; bf16 has none."""
+from tilewright.schedule.real_flow import BITS, MOVED
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Parts:
     @property
     def name_of_dtype(self) -> str:
         """Name of the dtype in messages."""
-        return f"a pair of {self.dtype}" if self.is_planar else INTERLEAVED[self.dtype.name]
+        return f"a pair of {self.dtype}" if self.is_planar else WITH_PARTS[self.dtype.name]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,11 +125,11 @@ def interleaved(element: DType) -> DType:
     Raises:
         DTypeError: the dtype has no complex dtype.
     """
-    if element.name not in INTERLEAVED:
+    if element.name not in WITH_PARTS:
         raise DTypeError(
             f"there is no complex dtype with parts of {element}", f"out=(re, im), a pair of {element} arrays"
         )
-    return ALL[INTERLEAVED[element.name]]
+    return ALL[WITH_PARTS[element.name]]
 
 
 def named(parts: Mapping[str, Parts]) -> dict[str, Strided]:
@@ -178,13 +176,6 @@ def _refuse(op: str, out: str, name: str, mine: ArrayInfo, theirs: ArrayInfo) ->
 #
 # If both parts of a result's numbers are adjacent in memory, one store writes both, and bulk copies store
 # whole rows.
-
-
-MOVED = {"f16": dtypes.i32, "f32": dtypes.f64}
-"""Dtype as which copies move a pair of parts: it has the pair's size, and bulk copies support it."""
-
-BITS = {"f16": (dtypes.i16, dtypes.i32), "f32": (dtypes.i32, dtypes.i64)}
-"""Integers with the number of bits of a part, and of a pair."""
 
 
 def are_paired(re: ArrayInfo, im: ArrayInfo) -> bool:

@@ -6,7 +6,7 @@ import math
 import operator
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,8 +77,9 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         unit = len(info.shape) - 1
     # The largest number in the addresses of an array: an offset, or a stride, also along an extent of 1.
     steps = [abs(stride) for stride in info.strides]
-    pairs = zip(info.shape, steps, strict=True)
+    pairs, parts = zip(info.shape, steps, strict=True), info.dtype.components
     farthest = max((0 if empty else sum((extent - 1) * step for extent, step in pairs), *steps))
+    farthest = farthest * parts + parts - 1  # a kernel may have complex numbers as parts
     return TensorSpec(
         dtype=info.dtype,
         rank=len(info.shape),
@@ -161,6 +162,37 @@ class Binding:
     def blocks(self) -> int:
         """Number of blocks."""
         return math.prod(self.grid)
+
+
+def passed(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
+    """Return the arrays as a kernel has them; see `real_array`.
+
+    Args:
+        kernel: the traced kernel.
+        arrays: the caller's arrays by parameter name.
+    """
+    held = {one.name: one.tensor for one in kernel.tensors}
+    return {
+        name: real_array(info, held[name].dtype, len(held[name].shape)) if name in held else info
+        for name, info in arrays.items()
+    }
+
+
+def real_array(info: ArrayInfo, dtype: DType, rank: int) -> ArrayInfo:
+    """Return an array of complex numbers as a real array, if a kernel of real numbers has it so.
+
+    Args:
+        info: the caller's array.
+        dtype: the dtype of the kernel's array.
+        rank: its number of dimensions: with one more than the caller's array, the last has both parts.
+    """
+    if info.dtype.components == 1 or info.dtype == dtype:
+        return info
+    if rank == len(info.shape):
+        return replace(info, dtype=dtype)
+    parts = info.dtype.components
+    steps = (*(parts * step for step in info.strides), 1)
+    return replace(info, dtype=dtype, shape=(*info.shape, parts), strides=steps)
 
 
 def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, int]) -> Binding:

@@ -37,6 +37,7 @@ from tilewright.runtime.binding import (
     check_output,
     integer,
     number,
+    passed,
     shapes_of,
     spec_of,
     specs_of,
@@ -292,7 +293,8 @@ class Bound(BoundChecks):
             plan = self._prepare(arguments, target)
             self._plans.keep(tuple(key), plan)
         elif not plan.apart(pointers):
-            check_apart(plan.prepared.executable.flow, arrays_of(self.program, arguments))
+            executable = plan.prepared.executable
+            check_apart(executable.flow, passed(executable.kernel, arrays_of(self.program, arguments)))
         self._last = (key, plan, pointers)
         return plan, pointers
 
@@ -526,7 +528,8 @@ class Bound(BoundChecks):
 
         def check(traced: IrKernel, text: EmittedText | None, flow: Flow | None) -> None:
             launched = traced if text is None else text.kernel  # a target may derive sizes of its own
-            made.append((bind(launched, found, numbers), check_apart(flow, found)))
+            given = passed(launched, found)
+            made.append((bind(launched, given, numbers), check_apart(flow, given)))
 
         executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
         executable.holders.add(self)

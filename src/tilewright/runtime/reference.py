@@ -18,7 +18,7 @@ from tilewright.errors import LaunchError, LegalityError, Violation, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter, Program, dim_names
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
-from tilewright.runtime.binding import Binding, check_no_stream, integer, number
+from tilewright.runtime.binding import Binding, check_no_stream, integer, number, passed
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.specimens import like
 from tilewright.targets.reference.findings import Access, Finding, Kind
@@ -370,13 +370,14 @@ class PreparedReference:
 
     def _unpacked(self, arguments: Sequence[Any]) -> tuple[dict[str, HostArray], dict[str, Any]]:
         """Return the arrays and the numbers among the arguments, by name."""
-        arrays, numbers = {}, {}
+        found, numbers = {}, {}
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.kind == "tensor":
-                arrays[parameter.name] = host_array(describe(argument))
+                found[parameter.name] = describe(argument)
             elif parameter.kind == "scalar":
                 numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
-        return arrays, numbers
+        arrays = passed(self.executable.kernel, found)
+        return {name: host_array(info) for name, info in arrays.items()}, numbers
 
 
 def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset[str]:

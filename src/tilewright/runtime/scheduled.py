@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,14 @@ from tilewright.schedule.folds.form import FoldForm, fold_form_of, is_folded
 from tilewright.schedule.folds.rows import with_rows
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.question import LoopQuestion, Question, Splitting, coarse, question_of
+from tilewright.schedule.real_flow import (
+    RealFlow,
+    is_complex,
+    paired_arrays,
+    real_program,
+    real_shape,
+    real_spec,
+)
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import ScheduleTable, chosen
 
@@ -68,11 +76,13 @@ class RecordedFlow:
         program: the author's program.
         flow: the graph.
         form: its form.
+        paired: the complex arrays that are passed as pairs; others are passed as parts.
     """
 
     program: Program
     flow: Flow
     form: Form | FoldForm
+    paired: frozenset[str] = frozenset()
 
     @property
     def in_loops(self) -> bool:
@@ -82,6 +92,18 @@ class RecordedFlow:
         rows.
         """
         return isinstance(self.form, FoldForm)
+
+    def real(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        """Return the classes of arrays as the flow has them: complex numbers are pairs or parts."""
+        return {name: real_spec(spec, paired=name in self.paired) for name, spec in specs.items()}
+
+    def seen(self, request: TraceRequest) -> TraceRequest:
+        """Return a request for the arrays as the flow has them."""
+        shapes = {
+            name: real_shape(shape, request.specs[name].dtype, paired=name in self.paired)
+            for name, shape in request.shapes.items()
+        }
+        return replace(request, specs=self.real(request.specs), shapes=shapes)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -180,6 +202,7 @@ class Scheduled:
         made = self._recorded(request.specs, classes, arch)
         if not isinstance(made, RecordedFlow):
             return Explicit(self._program, request.specs, self._constants, traced=made)
+        request, classes = made.seen(request), _coarse(made.real(classes), arch)
         refused: ScheduleError | None = None
         for flow, schedule in self._attempts(made, request):
             try:
@@ -222,7 +245,7 @@ class Scheduled:
         program = self._programs.get(key)
         if program is None:
             expanded = EXPANDED_FOLD if made.in_loops else EXPANDED
-            program = part(expanded)(self._program, made.flow, schedule)
+            program = part(expanded)(made.program, made.flow, schedule)
             self._programs.keep(key, program)
         settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, recorded=made)
@@ -251,6 +274,7 @@ class Scheduled:
         made = self._recorded(request.specs, _classes(request), request.arch)
         if not isinstance(made, RecordedFlow):
             return None
+        request = made.seen(request)
         if isinstance(made.form, FoldForm):
             return _loop_question(made.form, request)
         return self._question(made.form, request)
@@ -283,10 +307,29 @@ class Scheduled:
             if classes != specs:  # Python's decisions must hold for all arrays of the wider class
                 made = self._program.run(classes, self._constants, arch)
             assert isinstance(made, Flow), "a dataflow kernel is one for every class"
+            program, paired = self._program, frozenset[str]()
+            if is_complex(made):
+                program, made, paired = self._in_parts(made, classes, arch)
             form = fold_form_of(made) if is_folded(made) else form_of(made)
-            known = RecordedFlow(self._program, made, form)
+            known = RecordedFlow(program, made, form, paired)
             self._flows.keep(key, known)
         return known
+
+    def _in_parts(
+        self, made: Flow, classes: Mapping[str, TensorSpec], arch: Arch
+    ) -> tuple[Program, Flow, frozenset[str]]:
+        """Return the program and the flow over real arrays, and the arrays that are passed as pairs."""
+        paired = paired_arrays(made, classes, arch)
+        real = _coarse({name: real_spec(one, paired=name in paired) for name, one in classes.items()}, arch)
+        # The flow and its explicit kernel need the same divisors of sizes.
+        like = {
+            name: replace(one, extent_divisors=real[name].extent_divisors[: one.rank])
+            for name, one in classes.items()
+        }
+        again = self._program.run(like, self._constants, arch)
+        assert isinstance(again, Flow), "a dataflow kernel is one for every class"
+        flow = RealFlow(again, self._program, paired).flow
+        return real_program(self._program, again, paired), flow, paired
 
 
 def _loop_question(form: FoldForm, request: TraceRequest) -> LoopQuestion:
@@ -310,14 +353,18 @@ def _in_rows(made: RecordedFlow) -> RecordedFlow | None:
     if flow is made.flow:
         return None
     try:
-        return RecordedFlow(made.program, flow, fold_form_of(flow))
+        return replace(made, flow=flow, form=fold_form_of(flow))
     except TraceError:  # loops do not compute it
         return None
 
 
 def _classes(request: TraceRequest) -> dict[str, TensorSpec]:
     """Return a coarser class of each array; calls with the same coarse classes share a flow."""
-    return {name: coarse(spec, request.arch) for name, spec in request.specs.items()}
+    return _coarse(request.specs, request.arch)
+
+
+def _coarse(specs: Mapping[str, TensorSpec], arch: Arch) -> dict[str, TensorSpec]:
+    return {name: coarse(spec, arch) for name, spec in specs.items()}
 
 
 def without_schedule(

@@ -120,7 +120,7 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
             "an accumulator of its own, which is subtracted after the loop",
         )
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
-    if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
+    if acc.precision == TF32 and (term.a.dtype.component, term.b.dtype.component) != (f32, f32):
         raise TraceError(
             f"{tile_name(acc)} has precision={TF32!r}, which needs operands of f32, and the operands are "
             f"{term.a.dtype} and {term.b.dtype}",

@@ -42,7 +42,13 @@ from tilewright.lang.control import LoopStatement, RecordedLoop
 from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
-from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
+from tilewright.lang.dataflow.recorder import (
+    Recorder,
+    complex_dtype,
+    product_axes,
+    scale_axes,
+    sum_dtype,
+)
 from tilewright.lang.dataflow.rows import first_place, place_of, scanned, whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
@@ -550,11 +556,16 @@ class FlowRecorder(Recorder):
         span, axes = product_axes(a, b)
         with located():
             kind = sum_dtype(a.dtype, b.dtype)
-        if precision not in PRECISIONS or (precision != "exact" and kind != f32):
+        if precision not in PRECISIONS or (precision != "exact" and kind.component != f32):
             raise TraceError(
                 f"precision={precision!r} of a product that is summed in {kind}",
                 here(),
-                " or ".join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1])),
+                " or ".join(map(repr, PRECISIONS if kind.component == f32 else PRECISIONS[:1])),
+            )
+        if a.dtype.components != b.dtype.components:  # the other operand is real
+            a, b = (
+                node if node.dtype.components > 1 else self.converted(node, complex_dtype(node.dtype))
+                for node in (a, b)
             )
         factors = [self._scale(*pair, kind) for pair in zip(scales, (left, right), strict=True)]
         parts, spans = [*walk(a)], {axis for axis in a.axes if axis is not None}

@@ -22,6 +22,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
+from tilewright.functions.function import WITH_PARTS
 from tilewright.functions.table import ASKED, CONVERSION, TAKE
 from tilewright.ir.fragment_ops import choice_dtype, result_dtype
 from tilewright.ir.legality import literal_obstacle
@@ -53,7 +54,12 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
         >>> from tilewright.dtypes import bf16, f16, i8
         >>> promoted("add", [f32, f16]), promoted("add", [f16, bf16]), promoted("mul", [i8, f16])
         (f32, f32, f16)
+        >>> from tilewright.dtypes import c64
+        >>> promoted("mul", [c64, f16]), promoted("mul", [c64, f64])
+        (c64, c128)
     """
+    if any(kind.components > 1 for kind in kinds):
+        return complex_dtype(promoted(function, [kind.component for kind in kinds]))
     floats = [kind.bits for kind in kinds if kind.is_float]
     mixed = len(floats) not in (0, len(kinds))  # an integer operand does not widen the float
     for name in (*_INTEGERS, *_FLOATS):
@@ -64,6 +70,23 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
             return candidate
     named = " and ".join(dict.fromkeys(map(str, kinds)))
     raise DTypeError(f"{function} of {named}: no dtype holds both; convert one first, e.g. with .to(tw.f32)")
+
+
+def complex_dtype(kind: DType) -> DType:
+    """Return the complex dtype whose parts hold the numbers of a real dtype; complex dtypes stay.
+
+    Raises:
+        DTypeError: no dtype does.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f16, i32
+        >>> complex_dtype(f16), complex_dtype(bf16), complex_dtype(i32)
+        (c32, c64, c128)
+    """
+    part = next((name for name in WITH_PARTS if holds_all(ALL[name], [kind.component])), None)
+    if part is None:
+        raise DTypeError(f"no complex dtype holds all numbers of {kind}; convert them first, e.g. to f32")
+    return kind if kind.components > 1 else ALL[WITH_PARTS[part]]
 
 
 def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
@@ -98,19 +121,18 @@ def sum_dtype(a: DType, b: DType) -> DType:
 
     Example:
         >>> from tilewright.dtypes import bf16, f16, i8, u8
-        >>> sum_dtype(f16, bf16), sum_dtype(f64, f64), sum_dtype(i8, u8)
-        (f32, f64, i32)
+        >>> from tilewright.dtypes import c64
+        >>> sum_dtype(f16, bf16), sum_dtype(f64, f64), sum_dtype(i8, u8), sum_dtype(c64, f16)
+        (f32, f64, i32, c64)
     """
     if "bool" in (a.kind, b.kind):
         raise DTypeError(f"product of {a} and {b}: needs numbers; convert truth values with .to(tw.i8)")
-    if a.components != b.components:
-        raise DTypeError(f"product of {a} and {b}: both are complex, or none is")
     if a.is_float != b.is_float:
         raise DTypeError(f"product of {a} and {b}: convert one of them first, e.g. with .to(tw.f16)")
     wide = max(a.component.bits, b.component.bits)
     if a.is_float:
         kind = f64 if wide > 32 else f32
-        return kind if a.components == 1 else ALL[f"c{2 * kind.bits}"]
+        return kind if a.components == b.components == 1 else complex_dtype(kind)
     if a == b == u64:
         return u64
     return i64 if wide > 32 else i32
@@ -224,6 +246,9 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
 
 NodeType = TypeVar("NodeType", bound=Node)
 
+COMPLEX = complex | np.complexfloating
+"""Complex constants that authors write."""
+
 
 class Recorder(TileRecorder):
     """Records the flow of one kernel.
@@ -275,6 +300,8 @@ class Recorder(TileRecorder):
 
     def constant(self, value: Any, like: Tile) -> Tile:
         """Return a number as a tile of another tile's dtype, or a whole array for a tile of whole rows."""
+        if isinstance(value, COMPLEX):
+            return self.tile(self.pair(value, complex_dtype(like.dtype)))
         if isinstance(value, Tensor) and value.value.tensor.shape and self.takes_arrays(like, value):
             return whole(self, value)
         node = self.known(value)
@@ -321,7 +348,7 @@ class Recorder(TileRecorder):
 
     def map(self, function: str, operands: Sequence[Any], element: DType | None) -> Tile | None:
         """Record an elementwise function; return None if no operand is a tile."""
-        if not any(isinstance(operand, Tile) for operand in operands):
+        if not any(isinstance(operand, Tile | COMPLEX) for operand in operands):
             return None
         return self.mapped(function, operands, element)
 
@@ -337,8 +364,10 @@ class Recorder(TileRecorder):
         first = 1 if function in ("select", TAKE) else 0
         kinds = [node.dtype for node in nodes[first:] if isinstance(node, Node)]
         with located():
-            if function not in CONVERSION and len(set(kinds)) > 1:
+            turns = any(isinstance(node, COMPLEX) for node in nodes) and any(k.components == 1 for k in kinds)
+            if turns or (function not in CONVERSION and len(set(kinds)) > 1):
                 common = promoted(function, kinds)
+                common = complex_dtype(common) if turns else common
                 nodes[first:] = [self._converted(node, common) for node in nodes[first:]]
                 kinds = [common]
             asked = element if function in ASKED else choice_dtype(function, nodes)
@@ -351,7 +380,15 @@ class Recorder(TileRecorder):
         axes = broadcast(function, given)
         return self.tile(self.make(Map, made, axes, function, given), *operands)
 
+    def pair(self, value: Any, kind: DType) -> Node:
+        """Return a complex constant of a complex dtype."""
+        parts = tuple(self._literal(number(one), kind.component) for one in (value.real, value.imag))
+        made: Node = self.make(Map, kind, (), "complex", parts)
+        return made
+
     def _literal(self, value: Any, wanted: DType) -> Node:
+        if isinstance(value, COMPLEX):
+            return self.pair(value, wanted)
         if (obstacle := literal_obstacle(wanted, value)) is not None:
             raise TraceError(obstacle[0], here(), obstacle[1])
         return (
@@ -366,7 +403,7 @@ class Recorder(TileRecorder):
             return node
         if isinstance(value, Scalar):
             return value.expr
-        if isinstance(value, Expr) or (function in LOGICAL and isinstance(value, bool | np.bool_)):
+        if isinstance(value, Expr | COMPLEX) or (function in LOGICAL and isinstance(value, bool | np.bool_)):
             return value
         return number(value)
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 from tilewright.dataflow.nodes import ArrayPart, Literal, Node, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
-from tilewright.lang.fragments import Arithmetic
+from tilewright.lang.fragments import Arithmetic, elementwise
 from tilewright.lang.numpy_functions import OF_FRAGMENTS
 from tilewright.lang.rearranged import Rearranged
 from tilewright.lang.scalars import as_tuple, wrap
@@ -255,6 +255,64 @@ class Tile(Arithmetic):
             [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
         """
         return self.flow.transposed(self)
+
+    @property
+    def real(self) -> Tile:
+        """The real parts of complex numbers; real numbers themselves.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(Z="N", re="N", im="N")
+            ... def parts(Z, re, im):
+            ...     for n in tw.tiles(Z):
+            ...         re[n] = Z[n].real
+            ...         im[n] = Z[n].imag
+            >>> z, re, im = np.complex64([1 + 2j, 3 - 1j]), np.empty(2, np.float32), np.empty(2, np.float32)
+            >>> parts(z, re, im, target="reference").target, re.tolist(), im.tolist()
+            ('reference', [1.0, 3.0], [2.0, -1.0])
+        """
+        made: Tile = elementwise("real", self) if self.dtype.components > 1 else self
+        return made
+
+    @property
+    def imag(self) -> Tile:
+        """The imaginary parts of complex numbers, 0 for real numbers; see `real`.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(Z="N", im="N")
+            ... def imaginary(Z, im):
+            ...     for n in tw.tiles(Z):
+            ...         im[n] = Z[n].imag
+            >>> z, im = np.complex64([1 + 2j, 3 - 1j]), np.empty(2, np.float32)
+            >>> imaginary(z, im, target="reference").target, im.tolist()
+            ('reference', [2.0, -1.0])
+        """
+        made: Tile = elementwise("imag", self) if self.dtype.components > 1 else 0 * self
+        return made
+
+    @verb
+    def conj(self) -> Tile:
+        """Return the complex conjugates; real numbers stay.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", B="N K", C="M N")
+            ... def correlate(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros()
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[n, k].conj().T
+            ...         C[m, n] = acc
+            >>> a, b, c = np.complex64([[1j, 2]]), np.complex64([[1j, 1]]), np.empty((1, 1), np.complex64)
+            >>> correlate(a, b, c, target="reference").target, c.item(0)
+            ('reference', (3+0j))
+        """
+        made: Tile = elementwise("conj", self) if self.dtype.components > 1 else self
+        return made
 
     def __matmul__(self, other: object) -> Tile:
         return self.flow.product(self, other)

@@ -1,0 +1,425 @@
+"""Dataflow kernels of complex numbers, against NumPy in wider types under the standard error model.
+
+A result that is computed with ``count`` roundings differs from the exact one by at most ``count * u * size``,
+to first order in the unit roundoff u. The size is the formula with absolute values in place of all numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dataflow.evaluate import evaluate
+from tilewright.errors import SignatureError, TraceError
+from tilewright.ops.complex_products import four_products
+
+M, N, K = 37, 29, 43
+
+KINDS = {"c64": (np.complex64, np.float32), "c128": (np.complex128, np.float64)}
+WIDE = {"c64": (np.complex128, np.float64), "c128": (np.clongdouble, np.longdouble)}
+
+
+# ---------------------------------------------------------------- kernels
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def product(A: Any, B: Any, C: Any) -> None:
+    for m, n in tw.tiles(C):
+        C[m, n] = A[m] @ B[:, n]
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def conjugates(A: Any, B: Any, C: Any) -> None:
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc -= A[m, k].conj() @ B[n, k].conj().T
+        C[m, n] = acc.conj()
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def one_conjugate(A: Any, B: Any, C: Any) -> None:
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].conj().T
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", window="M N", P="M N")
+def beam_power(A: Any, B: Any, window: Any, P: Any) -> None:
+    for m, n in tw.tiles(P):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        P[m, n] = abs(acc) ** 2 * window[m, n]
+
+
+@tw.kernel(A="M K", B="K N", x="N", r="M", D="M N", C="M N", E="M N")
+def endings(A: Any, B: Any, x: Any, r: Any, D: Any, C: Any, E: Any) -> None:
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = (2 - 1j) * acc * x[n] + 1j * r[m][:, None] + D[m, n]
+        E[m, n] = abs(acc) + acc.imag
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def real_times_complex(A: Any, B: Any, C: Any) -> None:
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", phase="N", C="M N")
+def steered(A: Any, B: Any, phase: Any, C: Any) -> None:
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc * tw.exp(1j * phase[n])
+
+
+@tw.kernel(A="... M K", B="... K N", C="... M N")
+def batches(A: Any, B: Any, C: Any) -> None:
+    for *b, m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[-1]):
+            acc += A[*b, m, k] @ B[*b, k, n]
+        C[*b, m, n] = acc
+
+
+@tw.kernel(A="M K", x="K", y="M")
+def by_vector(A: Any, x: Any, y: Any) -> None:
+    for m in tw.tiles(y):
+        acc = tw.zeros()
+        for k in tw.steps(x.shape[0]):
+            acc += A[::-1][m, k] @ x[k]
+        y[m] = acc
+
+
+@tw.kernel(X="M N", Y="M N", Z="M N")
+def quotients(X: Any, Y: Any, Z: Any) -> None:
+    for m, n in tw.tiles(Z):
+        Z[m, n] = X[m, n] / Y[m, n]
+
+
+@tw.kernel(X="M N", Y="M N", Z="M N")
+def choices(X: Any, Y: Any, Z: Any) -> None:
+    for m, n in tw.tiles(Z):
+        x, y = X[m, n], Y[m, n]
+        Z[m, n] = tw.where((x == y) | (x.real > 0), x + y, x.conj() * y)
+
+
+@tw.kernel(X="M N", Y="M N", s="M", q="M")
+def sums_of_rows(X: Any, Y: Any, s: Any, q: Any) -> None:
+    for m, n in tw.tiles(X):
+        s[m] = (X[m, n] * Y[m, n].conj()).sum(axis=1)
+        q[m] = (abs(X[m, n]) ** 2).sum(axis=1)
+
+
+@tw.kernel(X="M N", Y="M N", s="M")
+def in_steps(X: Any, Y: Any, s: Any) -> None:
+    for m in tw.tiles(s):
+        total = tw.zeros((m,), X.dtype)
+        for k in tw.steps(X.shape[1]):
+            total.assign(total + (X[m, k] * Y[m, k].conj()).sum(axis=1))
+        s[m] = total
+
+
+@tw.kernel(Q="M K", W="N K", V="N E", O="M E")
+def fused(Q: Any, W: Any, V: Any, O: Any) -> None:
+    for m in tw.tiles(O.shape[0]):
+        O[m] = (abs(Q[m].conj() @ W.T) ** 2) @ V
+
+
+# ---------------------------------------------------------------- cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, its arrays and results.
+
+    Args:
+        kernel: the kernel.
+        given: shapes of its arrays; "r" before a shape: real numbers.
+        made: shapes of its results, likewise.
+        exact: the results in the arrays' dtype.
+        sizes: the formula with absolute values.
+        count: roundings of each result.
+    """
+
+    kernel: Any
+    given: tuple[Any, ...]
+    made: tuple[Any, ...]
+    exact: Callable[..., Any]
+    sizes: Callable[..., Any]
+    count: int
+
+
+AB = ((M, K), (K, N))
+BT = ((M, K), (N, K))
+XY = ((M, N), (M, N))
+OF_SUM = 2 * K + 4  # a part of a sum has 2 K products, each rounded once, and as many sums; times sqrt(2)
+
+CASES = {
+    "product": Case(product, AB, (XY[0],), lambda a, b: a @ b, lambda a, b: a @ b, 2 * OF_SUM),
+    "conjugates": Case(conjugates, BT, (XY[0],), lambda a, b: -(a @ b.T), lambda a, b: a @ b.T, 2 * OF_SUM),
+    "one conjugate": Case(
+        one_conjugate, BT, (XY[0],), lambda a, b: a @ b.conj().T, lambda a, b: a @ b.T, 2 * OF_SUM
+    ),
+    "power": Case(
+        *(beam_power, (*AB, ("r", M, N)), (("r", M, N),)),
+        *(lambda a, b, w: abs(a @ b) ** 2 * w, lambda a, b, w: (a @ b) ** 2 * w, 4 * OF_SUM + 4),
+    ),
+    "endings": Case(
+        *(endings, (*AB, (N,), ("r", M), (M, N)), ((M, N), ("r", M, N))),
+        lambda a, b, x, r, d: ((2 - 1j) * (a @ b) * x + 1j * r[:, None] + d, abs(a @ b) + (a @ b).imag),
+        lambda a, b, x, r, d: (abs(2 - 1j) * (a @ b) * x + r[:, None] + d, 2 * (a @ b)),
+        2 * OF_SUM + 16,
+    ),
+    "real": Case(
+        real_times_complex,
+        (("r", M, K), (K, N)),
+        (XY[0],),
+        lambda a, b: a @ b,
+        lambda a, b: a @ b,
+        2 * OF_SUM,
+    ),
+    "steered": Case(
+        *(steered, (*AB, ("r", N)), (XY[0],)),
+        *(lambda a, b, p: (a @ b) * np.exp(1j * p), lambda a, b, p: a @ b, 2 * OF_SUM + 12),
+    ),
+    "batches": Case(
+        *(batches, ((3, M, K), (3, K, N)), ((3, M, N),)),
+        *(lambda a, b: np.stack([*map(np.matmul, a, b)]), lambda a, b: a @ b, 2 * OF_SUM),
+    ),
+    "vector": Case(
+        by_vector, ((M, K), (K,)), ((M,),), lambda a, x: a[::-1] @ x, lambda a, x: a[::-1] @ x, 2 * OF_SUM
+    ),
+    "quotients": Case(quotients, XY, (XY[0],), lambda x, y: x / y, lambda x, y: x / y, 24),
+    "choices": Case(
+        *(choices, XY, (XY[0],)),
+        lambda x, y: np.where(x.real > 0, x + y, x.conj() * y),
+        lambda x, y: x + y + x * y,
+        4,
+    ),
+    "sums": Case(
+        *(sums_of_rows, XY, ((M,), ("r", M))),
+        lambda x, y: ((x * y.conj()).sum(1), (abs(x) ** 2).sum(1)),
+        lambda x, y: ((x * y).sum(1), (x * x).sum(1)),
+        2 * N + 8,
+    ),
+    "steps": Case(
+        *(in_steps, XY, ((M,),)),
+        *(lambda x, y: (x * y.conj()).sum(1), lambda x, y: (x * y).sum(1), 2 * N + 8),
+    ),
+    "fused": Case(
+        *(fused, ((M, K), (N, K), (N, 7)), ((M, 7),)),
+        lambda q, w, v: (abs(q.conj() @ w.T) ** 2) @ v,
+        lambda q, w, v: ((q @ w.T) ** 2) @ v,
+        4 * OF_SUM + 2 * N + 8,
+    ),
+}
+
+LAYOUTS = ("plain", "odd", "turned", "reversed", "misaligned")
+
+
+def made(rng: np.random.Generator, shape: Any, kind: str, layout: str, *, empty: bool = False) -> Any:
+    """Return an array of random numbers, or of NaN, with a layout in memory."""
+    real = shape[0] == "r"
+    shape = shape[1:] if real else shape
+    dtype = np.dtype(KINDS[kind][real])
+    if layout == "odd":
+        held = np.empty((*shape[:-1], 3 * shape[-1] + 1), dtype)[..., 1 : 1 + 3 * shape[-1] : 3]
+    elif layout == "turned":
+        held = np.empty(shape[::-1], dtype).T
+    elif layout == "reversed":
+        held = np.empty(shape, dtype)[..., ::-1]
+    elif layout == "misaligned":
+        part = dtype.itemsize if real else dtype.itemsize // 2
+        count = int(np.prod(shape)) * dtype.itemsize
+        held = np.empty(count + 64, np.uint8)
+        start = -held.ctypes.data % 64 + part
+        held = held[start : start + count].view(dtype).reshape(shape)
+    else:
+        held = np.empty(shape, dtype)
+    if empty:
+        held[...] = np.nan
+    else:
+        held[...] = rng.standard_normal(shape)
+        if not real:
+            held.imag = rng.standard_normal(shape)
+    return held
+
+
+def widened(array: Any, kind: str) -> Any:
+    return array.astype(WIDE[kind][array.dtype.kind != "c"])
+
+
+def tupled(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def check(case: Case, kind: str, given: Any, found: Any) -> None:
+    wide = [widened(one, kind) for one in given]
+    exact, sizes = case.exact(*wide), case.sizes(*map(abs, wide))
+    unit = np.finfo(KINDS[kind][1]).eps / 2
+    for one, true, size in zip(found, tupled(exact), tupled(sizes), strict=True):
+        assert np.isfinite(one).all()
+        assert (abs(widened(one, kind) - true) <= case.count * unit * size).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_on_cpus(name: str, kind: str) -> None:
+    case, rng = CASES[name], np.random.default_rng(3)
+    layouts = LAYOUTS if name == "product" else ("plain", LAYOUTS[1 + [*CASES].index(name) % 4])
+    for layout in layouts:
+        given = [made(rng, one, kind, layout) for one in case.given]
+        found = [made(rng, one, kind, layout, empty=True) for one in case.made]
+        case.kernel(*given, *found, target="cpu")
+        check(case, kind, given, found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_flow_has_the_meaning_of_the_authors_flow(name: str) -> None:
+    case, rng = CASES[name], np.random.default_rng(5)
+    given = [made(rng, one, "c64", "plain") for one in case.given]
+    results = [made(rng, one, "c64", "plain", empty=True) for one in case.made]
+    names = [one.name for one in case.kernel.program.parameters]
+    arrays = dict(zip(names, (*given, *results), strict=True))
+    found = evaluate(case.kernel.flow(*arrays.values()), arrays)
+    check(case, "c64", given, [found[name] for name in names[len(given) :]])
+
+
+GPUS = {"sm_90a": "cuda", "sm_80": "cuda", "gfx942": "hip"}
+
+
+@pytest.mark.parametrize("name", ["product", "endings", "sums", "steps", "fused"])
+def test_under_the_schedules_of_gpus(name: str) -> None:
+    """The reference runs the explicit kernels of each GPU's schedule, and finds no hazards."""
+    case, rng = CASES[name], np.random.default_rng(7)
+    for arch, target in GPUS.items():
+        given = [made(rng, one, "c64", "plain") for one in case.given]
+        found = [made(rng, one, "c64", "plain", empty=True) for one in case.made]
+        schedule = case.kernel.bind().schedule_for(*given, *found, target=target, arch=arch)
+        if schedule.atom.instruction == "fma" or target == "cuda":
+            case.kernel.bind(schedule=schedule)(*given, *found, target="reference")
+            check(case, "c64", given, found)
+
+
+@pytest.mark.parametrize("arch", GPUS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gpus_compile_them(kind: str, arch: str) -> None:
+    rng = np.random.default_rng(9)
+    for name in ("product", "endings", "sums", "steps"):
+        case = CASES[name]
+        given = [made(rng, one, kind, "plain") for one in (*case.given, *case.made)]
+        made_ = case.kernel.compile(*given, target=GPUS[arch], arch=arch)
+        assert made_.schedule is not None
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
+@pytest.mark.parametrize("shape", [(512, 384, 256), (4096, 4096, 4096), (100, 60, 2048)])
+def test_a_product_has_the_schedule_of_complex_matmul(target: str, arch: str, shape: Any) -> None:
+    m, n, k = shape
+    own = product.bind().schedule_for(
+        *(tw.like("c64", one) for one in ((m, k), (k, n), (m, n))), target=target, arch=arch
+    )
+    operands = [tw.like("f32", one) for one in ((m, k, 2), (m, k, 2), (k, n, 2), (k, n, 2))]
+    pairs = [tw.like("f64", (m, n))] * 4
+    theirs = four_products(0, tw.f32, ("m k", "k n")).bind(
+        precision="exact", terms=frozenset(), conjugates=(False,) * 3, pairs=(tw.f32, tw.f32)
+    )
+    assert own == theirs.schedule_for(*operands, *pairs, *[1.0] * 4, target=target, arch=arch)
+
+
+def test_a_product_on_cpus_has_the_schedule_of_complex_matmul() -> None:
+    a, b, c = (np.ones(one, np.complex64) for one in ((200, 100), (100, 300), (200, 300)))
+    theirs = four_products(0, tw.f32).bind(precision="exact", terms=frozenset(), conjugates=(False,) * 3)
+    parts = [part for one in (a, b, c, c) for part in (one.real, one.imag)]
+    own = product.bind().schedule_for(a, b, c, target="cpu")
+    assert own == theirs.schedule_for(*parts, *[1.0] * 4, target="cpu")
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@tw.kernel(X="M N", y="M")
+def greatest(X: Any, y: Any) -> None:
+    for m, n in tw.tiles(X):
+        y[m] = X[m, n].max(axis=1)
+
+
+@tw.kernel(X="M N", Y="M N")
+def larger(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = tw.maximum(X[m, n], 1)
+
+
+@tw.kernel(X="M N", Y="M N")
+def rooted(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = tw.sqrt(X[m, n])
+
+
+@tw.kernel(X="M N", Y="M N")
+def compared(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = tw.where(X[m, n] < 1, X[m, n], 0)
+
+
+@tw.kernel(X="M N", Y="M N")
+def cut_off(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = X[m, n].to(tw.f32)
+
+
+@tw.kernel(X="M N", Y="M N")
+def doubled(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = 2 * X[m, n]
+
+
+@tw.kernel(X="M N", Y="M N")
+def summed_so_far(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = X[m, n].cumsum(axis=1)
+
+
+REFUSED = {
+    greatest: (np.complex64, "max of a value, which is of c64"),
+    larger: (np.complex64, "max of a value, which is of c64: no formula of its parts is known"),
+    rooted: (np.complex64, "sqrt of a value, which is of c64"),
+    compared: (np.complex64, "less of a value, which is of c64"),
+    cut_off: (np.float32, "convert to f32 of a value, which is of c64.*x.real, x.imag, abs"),
+    doubled: (np.float32, "Y holds f32, and the value is c64: its imaginary parts would be lost.*abs"),
+    summed_so_far: (np.complex64, "cumsum.*c64.*the real and of the imaginary part"),
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+@pytest.mark.parametrize("kernel", REFUSED, ids=lambda one: one.name)
+def test_what_parts_cannot_express_is_refused_at_the_authors_line(kernel: Any, target: str) -> None:
+    kind, said = REFUSED[kernel]
+    x = np.ones((4, 5), np.complex64)
+    y = np.empty(4 if kernel is greatest else (4, 5), kind)
+    with pytest.raises(TraceError, match=f"(?s){said}") as found:
+        kernel(x, y, target=target)
+    assert "test_complex.py" in str(found.value)
+
+
+def test_complex_numbers_are_no_arguments() -> None:
+    with pytest.raises(SignatureError, match="a number of c64 cannot be passed"):
+
+        @tw.kernel(X="N", alpha=tw.c64)
+        def scaled(X: Any, alpha: Any) -> None: ...
