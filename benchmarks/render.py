@@ -411,7 +411,7 @@ TABLES = {
     "scaled_cpu": gemm,
     "errors": errors,
     **dict.fromkeys(("accurate", "splittings"), accurate),
-    **dict.fromkeys(("epilogues", "int4", "lists", "permuted", "scaled"), timed),
+    **dict.fromkeys(("epilogues", "int4", "lists", "permuted", "rows", "scaled"), timed),
     "tuning": tuned,
     "split_k": swept,
     "candidates": proposed,

@@ -164,6 +164,15 @@ def test_the_kernels_of_the_page_compile() -> None:
     assert all(float(one[1]) > 0 and int(one[2]) > 0 and int(one[3]) == 0 for one in found)
 
 
+def test_rows_on_the_cpu(tmp_path: Path) -> None:
+    kept = tmp_path / "rows.json"
+    run("rows.py", "--quick", "--target", "cpu", "--json", kept)
+    found = [row["call"] for row in json.loads(kept.read_text())["rows"]]
+    assert found == ["tilewright", "steps", "copy"] * 8
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| softmax bf16 " in (tmp_path / "page.md").read_text()
+
+
 def test_chains_on_the_cpu(tmp_path: Path) -> None:
     kept = tmp_path / "chain.json"
     run("chain.py", "--quick", "--target", "cpu", "--json", kept)

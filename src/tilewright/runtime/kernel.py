@@ -23,6 +23,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import LOCATORS, AliasPair, check_apart, locate, locate_new, watch
 from tilewright.runtime.backends import (
+    Backend,
     Executable,
     Prepared,
     arch_named,
@@ -407,7 +408,7 @@ class Bound(BoundChecks):
 
         Args:
             arguments: as for `compile`.
-            target: the target; default: the reference.
+            target: the target; default: where the arrays are, as for a launch; the reference for `tw.like`.
             arch: the target's architecture; default: that of this machine.
             named: as for `compile`.
 
@@ -436,7 +437,7 @@ class Bound(BoundChecks):
             >>> gemm(a, b, c, target="cpu").schedule == gemm.bind().schedule_for(a, b, c, target="cpu")
             True
         """
-        return self._builds.explicit(self._request(arguments, named, target, arch)).schedule
+        return self._builds.explicit(self._placed(arguments, named, target, arch)).schedule
 
     def question(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -449,7 +450,22 @@ class Bound(BoundChecks):
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
         """
-        return self._builds.scheduled.question(self._request(arguments, named, target, arch))
+        return self._builds.scheduled.question(self._placed(arguments, named, target, arch))
+
+    def _placed(
+        self, arguments: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None
+    ) -> TraceRequest:
+        """The request for a target; by default, for the one that serves the memory of the arrays."""
+        is_asked, given = target is not None or arch is not None, in_order(self.program, arguments, named)
+        backend = None if is_asked else self._backend_of(given)
+        return self._request(arguments, named, target if backend is None else backend.name, arch)
+
+    def _backend_of(self, given: Sequence[Any]) -> Backend | None:
+        """The backend that serves the memory of the arrays; None if all are classes or `tw.like`."""
+        tensors = [a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor"]
+        if all(isinstance(one, TensorSpec | Specimen) for one in tensors):
+            return None
+        return backend_for(self.program.name, [*arrays_of(self.program, given, classes=True).items()], None)
 
     def _request(
         self, arguments: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None
@@ -481,14 +497,9 @@ class Bound(BoundChecks):
         """
         given = in_order(self.program, arguments, named)
         specs = specs_of(self.program, given)
-        if target is not None:
-            backend = backend_named(target)
-        else:
-            tensors = (a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor")
-            if all(isinstance(one, TensorSpec | Specimen) for one in tensors):
-                raise LaunchError(f"kernel {self.program.name}: pass target= to compile without arrays")
-            found = arrays_of(self.program, given, classes=True)
-            backend = backend_for(self.program.name, [*found.items()], None)
+        backend = self._backend_of(given) if target is None else backend_named(target)
+        if backend is None:
+            raise LaunchError(f"kernel {self.program.name}: pass target= to compile without arrays")
         self._builds.keep_up()
         executable = self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
         executable.holders.add(self)

@@ -30,7 +30,6 @@ from tilewright.schedule.proposals_mma import (
     small_tiles,
 )
 from tilewright.schedule.proposals_wgmma import (
-    GROUPED_BAND,
     copied_forms,
     decoded_forms,
     refused_forms,
@@ -173,10 +172,7 @@ def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | N
     apart = shape.persistent and question.reads_result_sized and shape.roles == "cooperative"
     epilogue = "overlapped" if apart else "staged"
     block_k = depth // dtype.bytes
-    band = BAND
-    if form.flow.grouped is not None:  # the tiles of a group share its operand along N
-        band = min(max(-(-question.shape[0] // rows), GROUPED_BAND), BAND)
-    fields = {"stages": stages, "promote": promote, "epilogue": epilogue, "group_m": band}
+    fields = {"stages": stages, "promote": promote, "epilogue": epilogue, "group_m": BAND}
     made = shape.schedule(question, atom, block_k, **fields)
     asked = [sum(cached_row_us(question, one) for one in side) for side in (form.rows_m, form.rows_n)]
     # A stage is written to shared memory once, and read by each product of each group.

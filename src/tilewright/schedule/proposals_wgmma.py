@@ -41,9 +41,6 @@ from tilewright.schedule.wgmma_forms import (
 )
 from tilewright.targets.atoms import wgmma
 
-GROUPED_BAND = 4
-"""Rows of tiles in a band, for grouped rows with a persistent grid."""
-
 SCALED_STAGES, SCALED_BUFFERS, SCALED_COPIES = 3, 4, 4
 """Stages, buffers and copies of the main loop's body if slices of sums are multiplied by scales.
 
@@ -135,7 +132,7 @@ def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
         question,
         wgmma(dtype, shape.promoted_columns(question), question.b_dtype),
         block_k,
-        group_m=GROUPED_BAND if shape.persistent and question.form.flow.grouped is not None else BAND,
+        group_m=BAND,
         promote=1 if in_slices else promoted_every(question) // block_k,
         epilogue="overlapped" if apart else "staged",
     )

@@ -334,12 +334,17 @@ class FoldBlock:
                     held.bring(self.place)
         for at, fold in enumerate(form.earlier):
             cells = self.starts(fold)
-            self.fold(fold, cells)
+            if schedule.fold == KEPT:
+                kept = kept_steps.without_state(fold, kept_steps.only_step(self, fold, cells).known)
+            else:
+                kept = {}
+                self.fold(fold, cells)
             if schedule.is_split:
                 states = kept_steps.ExchangedStates.of_block(self, fold, cells)
                 with when(self.parts > 1):
                     states.exchange(self.segment, cells)
             self.done = self.after(fold, cells, form.folds[at + 1].given)
+            self.done.known |= kept
             self.empty_rings()
         cells = self.starts(form.fold)
         if form.fold.results and schedule.is_split:
@@ -352,8 +357,9 @@ class FoldBlock:
                 reduction = self.reduction(self.tiles, kinds)
         if schedule.fold == KEPT:
             work = Work((), 0, 0, 0, 1, 0, 0, self.segment)
-            kept = kept_steps.KeptStep(self, self.only_step(cells), cells, StepPlace(self, self.segment.part))
-            reduction.end_tile(work, cells, (), kept, form.flow.stores[0])
+            values = kept_steps.only_step(self, form.fold, cells)
+            step = kept_steps.KeptStep(self, values, cells, StepPlace(self, self.segment.part))
+            reduction.end_tile(work, cells, (), step, form.flow.stores[0])
             return
         count = self.fold(form.fold, cells)
         if isinstance(reduction, MergedStates):
@@ -394,7 +400,8 @@ class FoldBlock:
         made = kept_steps.ExchangedStates(*given)
         most = kept_steps.MERGED_AT_ONCE
         columns = most if schedule.by_bulk else lcm(most, schedule.atom.shape[1])
-        made.spread = self.multiply(columns).c()
+        is_shared = schedule.warps[1] > 1
+        made.spread = kept_steps.merging_map(schedule) if is_shared else self.multiply(columns).c()
         return made
 
     @property
@@ -469,20 +476,6 @@ class FoldBlock:
         if shape is not None and (shape, dtype) not in self.exchanges:
             self.exchanges[shape, dtype] = tw.shared(shape, dtype, name="exchanged")
         return None if shape is None else self.exchanges[shape, dtype]
-
-    def only_step(self, cells: Sequence[Fragment]) -> TileValues:
-        """Compute the block's only step, without a loop; return its values."""
-        fold, (at, _) = self.form.fold, self.steps()
-        scores, _ = self.products_of(fold)
-        with made_by("staging"):
-            for one in {id(one): one for one in self.moving(scores)}.values():
-                one.bring(StepPlace(self, at))
-            if self.schedule.copies_in_background:
-                tw.async_commit()
-                tw.async_wait(0)
-            tw.barrier()
-        with made_by("atom"):
-            return self.combine(fold, cells, at)
 
     def moving(self, scores: Sequence[Sum]) -> list[HeldOperand]:
         """The operands of scores that every step loads."""

@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 from tilewright.dataflow.nodes import (
+    Cell,
     Fold,
     Folded,
     Literal,
@@ -65,13 +66,11 @@ def against_kept(form: FoldForm) -> str:
     """The reason why no block can keep the values of its step; empty if blocks can."""
     if not form.passing:
         return f"nothing is stored along {form.n.name}"
-    if form.earlier:
-        return f"{len(form.folds)} loops along {form.n.name} follow each other, and a step is kept for one"
     if form.mixtures:
         return f"a step has a product along {form.n.name}, which needs the whole row"
     if form.fold.turns or form.m.groups is not None or form.n.groups is not None:
         return "the loop has turns or groups"
-    return against_exchange(form)
+    return next(filter(None, (against_exchange(replace(form, fold=one)) for one in form.folds)), "")
 
 
 def against_exchange(form: FoldForm) -> str:
@@ -245,6 +244,48 @@ class StatesBefore(ExchangedStates):
         return segment.part
 
 
+def only_step(block: Any, fold: Fold, cells: Sequence[Fragment]) -> TileValues:
+    """Compute the block's only step of a loop, without a loop; return its values.
+
+    Args:
+        block: the block.
+        fold: the loop.
+        cells: its cells, which get their new values.
+    """
+    at, _ = block.steps()
+    scores, _ = block.products_of(fold)
+    with made_by("staging"):
+        for one in {id(one): one for one in block.moving(scores)}.values():
+            one.bring(block.step_place(at))
+        if block.schedule.copies_in_background:
+            tw.async_commit()
+            tw.async_wait(0)
+        if block.held:
+            tw.barrier()
+    with made_by("atom"):
+        values: TileValues = block.combine(fold, cells, at)
+    return values
+
+
+def without_state(fold: Fold, known: Mapping[int, Any]) -> dict[int, Any]:
+    """The values of a step that do not depend on the loop's cells, by the `id` of their nodes.
+
+    Args:
+        fold: the loop.
+        known: all values of the step.
+    """
+    of_state, others = set[int](), dict[int, Any]()
+    seen: set[int] = set()
+    for node in (one for value in fold.given for one in walk(value, seen)):
+        if isinstance(node, Cell) or (
+            not isinstance(node, Folded) and any(id(one) in of_state for one in node.arguments)
+        ):
+            of_state.add(id(node))
+        elif id(node) in known:
+            others[id(node)] = known[id(node)]
+    return others
+
+
 def kept_powers(form: FoldForm) -> dict[int, tuple[Node, Added]]:
     """The powers in results that a step has computed already, by the `id` of the power in the result.
 
@@ -332,10 +373,10 @@ class KeptStep:
 
 def _is_twin(after: Node, inside: Node, form: FoldForm) -> bool:
     """Whether a value after the loop has the expression of a step's value; results stand for new cells."""
-    if isinstance(after, Folded):
-        return after.fold is form.fold and form.fold.steps[after.index] is inside
     if after is inside:
         return True
+    if isinstance(after, Folded):
+        return after.fold is form.fold and form.fold.steps[after.index] is inside
     if (after.dtype, after.axes) != (inside.dtype, inside.axes):
         return False
     match after, inside:

@@ -260,8 +260,10 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
 
 def against_shared_rows(schedule: Schedule, form: FoldForm) -> str:
     """Why several warps do not share the rows of a step; empty if they do, as for prefix sums."""
-    if form.products or form.columns or schedule.fold == KEPT:
+    if form.products or form.columns:
         return "values are reduced along them"
+    if form.passing and form.alias is None:
+        return ""
     if not form.fold.results or form.alias is not None:
         return f"no result is stored in the steps of the loop over {form.n.name}"
     return ""
