@@ -258,3 +258,45 @@ def test_mixtures_that_an_instruction_takes_are_left_to_the_schedule() -> None:
     said = transposed.bind(schedule=tw.Schedule(atom, (64, 64, 128), promote=4))
     given = (tw.like(kind, 128, 128) for kind in ("f8e4m3", "f8e5m2", "f32"))
     assert said.compile(*given, target="cuda", arch="sm_90a").schedule.atom == atom
+
+
+@TARGETS
+def test_a_number_of_each_batch_decodes_an_operand(target: str) -> None:
+    @tw.kernel(A="B M K", W="B N K", zero="B", scale="B", decay="B M", C="B M N")
+    def of_batches(A, W, zero, scale, decay, C):
+        for b, m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[2]):
+                rows = A[b, m, k] * (scale[b] - decay[b, m])[:, None]
+                acc += rows @ ((W[b, n, k].to(A.dtype) - zero[b]) * scale[b]).T
+            C[b, m, n] = acc
+
+    rng = np.random.default_rng(0)
+    for shape in EDGES:
+        m, n, k = shape
+        a, w = (
+            rng.integers(-2, 3, (3, m, k)).astype(np.float32),
+            rng.integers(-4, 5, (3, n, k)).astype(np.int8),
+        )
+        zero, scale = rng.integers(-2, 3, (2, 3)).astype(np.float32)
+        decay = rng.integers(-2, 3, (3, m)).astype(np.float32)
+        c = np.full((3, m, n), np.nan, np.float32)
+        of_batches(a, w, zero, scale, decay, c, target=target)
+        weights = (w - zero[:, None, None]) * scale[:, None, None]
+        assert (c == (a * (scale[:, None] - decay)[:, :, None]) @ weights.swapaxes(1, 2)).all()
+
+
+@pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
+def test_a_number_of_each_group_decodes_an_operand(target: str, arch: str) -> None:
+    @tw.kernel(X="T K", W="E N K", scale="E", ends="E", Y="T N")
+    def experts(X, W, scale, ends, Y):
+        for g, t, n in tw.tiles(Y, groups=ends):
+            acc = tw.zeros()
+            for k in tw.steps(X.shape[1]):
+                acc += X[t, k] @ (W[g, n, k].to(X.dtype) * scale[g]).T
+            Y[t, n] = acc
+
+    shapes = {"X": (512, 256), "W": (4, 256, 256), "scale": (4,), "ends": (4,), "Y": (512, 256)}
+    kinds = {"X": "f16", "W": "i8", "scale": "f16", "ends": "i32", "Y": "f32"}
+    arrays = {name: tw.like(kinds[name], shape) for name, shape in shapes.items()}
+    assert "scale" in experts.compile(**arrays, target=target, arch=arch).source

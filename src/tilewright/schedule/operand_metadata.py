@@ -124,7 +124,9 @@ class OperandMetadata:
                 return tw.load(tile, held.distribution.projected((rows, 1)), name=f"r{part.operand.name}")
             tensor, varies = view(spot.work), self.factor.row in part.at
             within = run is not None and run % depth == 0
-            if run is None:
+            if run is None and not varies:  # a number for each batch
+                tile = tensor.broadcast(0, 1).broadcast(0, 1)
+            elif run is None:
                 tile = tensor.tile((rows,), (spot.row,)).unmerge(0, (rows, 1))
             elif not varies:
                 tile = tensor.tile((1 if within else depth,), (spot.step * (depth if within else 1),))
