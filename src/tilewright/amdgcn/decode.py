@@ -95,8 +95,7 @@ class Jump(DecodedStep):
         """Return the mask of the selected waves that jump."""
         if not self.what:
             return np.ones(len(waves.mask), np.bool_)
-        held = waves.scalar[self.registers][:, waves.at]
-        return np.asarray((held != 0).any(0) == self.when)
+        return np.asarray((waves.scalar[self.registers][:, waves.at] != 0).any(0) == self.when)
 
     def check(self, waves: Waves) -> None:
         """Refuse a branch that depends on undefined bits.

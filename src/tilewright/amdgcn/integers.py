@@ -48,8 +48,7 @@ def _wide_sum(values: Sequence[Any], shadows: Sequence[Any]) -> tuple[Any, Any]:
 def _perm(a: Any, b: Any, select: Any) -> Any:
     """``v_perm``: select bytes 0 to 3 of `b`, 4 to 7 of `a`, signs of halves (8 to 11), 0 (12) or 255."""
     both = b.astype(U64) | (a.astype(U64) << U64(32))
-    shape = np.broadcast_shapes(both.shape, select.shape)
-    result = np.zeros(shape, np.uint32)
+    result = np.zeros(np.broadcast_shapes(both.shape, select.shape), np.uint32)
     for place in range(4):
         which = (select >> np.uint32(8 * place)) & np.uint32(255)
         byte = (both >> (np.minimum(which, 7).astype(U64) * U64(8))) & U64(255)

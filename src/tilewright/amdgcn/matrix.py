@@ -190,8 +190,7 @@ class Wmma(MatrixStep):
     def __init__(self, instruction: Instruction, shape: MatrixShape) -> None:
         super().__init__(instruction, shape)
         self.narrow = shape.sums in ("f16", "bf16")
-        high = choices(instruction.modifiers, "op_sel", 3, 0)[2]
-        self.shift = np.uint32(16 * high)
+        self.shift = np.uint32(16 * choices(instruction.modifiers, "op_sel", 3, 0)[2])
         negated = choices(instruction.modifiers, "neg_lo", 3, 0)
         self.integer = shape.of_a.startswith("iu")
         self.signs = bool(negated[0]), bool(negated[1])
@@ -255,11 +254,9 @@ class Wmma(MatrixStep):
         rows = columns = None
         if a is not None:
             row = a[:, :16].any(-1)  # (waves, 16)
-            pairs = row.reshape(-1, 8, 2).transpose(0, 2, 1)
-            rows = np.repeat(pairs, 16, axis=1)
+            rows = np.repeat(row.reshape(-1, 8, 2).transpose(0, 2, 1), 16, axis=1)
         if b is not None:
-            column = b[:, :16].any(-1)
-            columns = np.repeat(np.tile(column, (1, 2))[..., None], 8, axis=-1)
+            columns = np.repeat(np.tile(b[:, :16].any(-1), (1, 2))[..., None], 8, axis=-1)
         return rows, columns, c
 
 

@@ -108,8 +108,7 @@ def operand(text: str) -> ListingOperand:
             negative, absolute, signed = negative or word == "neg", absolute or word == "abs", word == "sext"
     if bare.startswith("|") and bare.endswith("|"):
         bare, absolute = bare[1:-1], True
-    made = _plain(bare)
-    return replace(made, text=text, negative=negative, absolute=absolute, signed=signed)
+    return replace(_plain(bare), text=text, negative=negative, absolute=absolute, signed=signed)
 
 
 def _plain(text: str) -> ListingOperand:

@@ -172,8 +172,7 @@ class Arrays(Space):
             return
         octets = places[mask][:, None] + np.arange(size)
         again = self.stored[octets].any(-1)
-        same = np.unique(octets[:, 0], return_index=True)[1]
-        again |= ~np.isin(np.arange(len(octets)), same)
+        again |= ~np.isin(np.arange(len(octets)), np.unique(octets[:, 0], return_index=True)[1])
         if again.any():
             place = int(octets[again][0, 0])
             region = self.regions[int(np.searchsorted(self._first, place, "right")) - 1]

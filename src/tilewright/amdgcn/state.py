@@ -199,8 +199,7 @@ GFX9 = InstructionSet("gfx9", 64, counts_stores_apart=False, keeps_upper_half=Fa
 
 def bits_of(mask: Array) -> Words:
     """Return masks of lanes, (waves, lanes) of bool, as words of 32 lanes: (waves, lanes / 32)."""
-    packed = np.packbits(mask, axis=-1, bitorder="little")
-    return packed.view(np.uint32)
+    return np.packbits(mask, axis=-1, bitorder="little").view(np.uint32)
 
 
 def lanes_of(words: Array) -> npt.NDArray[np.bool_]:

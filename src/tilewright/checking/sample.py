@@ -155,8 +155,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Ar
         dtype('int8')
     """
     if dtype.components > 1:
-        wide = rng.standard_normal((*shape, 2)).view(np.complex128)[..., 0]
-        return wide.astype(dtype.numpy)
+        return rng.standard_normal((*shape, 2)).view(np.complex128)[..., 0].astype(dtype.numpy)
     numbers = rng.standard_normal(shape)
     if dtype.kind == "bool":
         return numbers > 0

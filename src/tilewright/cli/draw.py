@@ -46,8 +46,7 @@ LAYOUT_HELP = "shape:stride, nested or not, then transforms: '(64,64):(64,1) | S
 def layout_(layout: Annotated[str, typer.Argument(help=LAYOUT_HELP)], output: Output = None) -> None:
     """Draw the offset of every coordinate of a layout."""
     _check(output)
-    made = read_layout(layout)
-    _give(draw_layout(made, f"Layout {layout}"), output)
+    _give(draw_layout(read_layout(layout), f"Layout {layout}"), output)
 
 
 @draw.command("map", cls=Answering)

@@ -158,8 +158,7 @@ def atom_of(instance: Template, place: InstanceMachine) -> MmaAtom:
         max(min(4, extent // (count * beside)), 1)
         for extent, count, beside in ((rows, m, _lanes(place) // 8), (columns, n, 8))
     )
-    lanes = _lanes(place)
-    return fma(kind, sums, lanes=(lanes // 8, 8), each=(each[0], each[1]))
+    return fma(kind, sums, lanes=(_lanes(place) // 8, 8), each=(each[0], each[1]))
 
 
 def _sums(instance: Template) -> DType:

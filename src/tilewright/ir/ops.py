@@ -144,8 +144,7 @@ class PartitionOp(Op):
     @staticmethod
     def infer(source: Value, distribution: Distribution) -> Type:
         """Type of the result."""
-        old = source.tensor
-        return replace(old, distribution=distribution)
+        return replace(source.tensor, distribution=distribution)
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,7 @@ class _KernelPrinter:
         for guard in kernel.guards:
             named = "".join(f", {self.show(value)}" for value in guard.values)
             head.append(f"guard({format_cond(guard.condition)}, {guard.message!r}{named})")
-        body = self.block(kernel.body, 0)
-        return "\n".join([*head, *self.pooled, *body]) + "\n"
+        return "\n".join([*head, *self.pooled, *self.block(kernel.body, 0)]) + "\n"
 
     def param(self, param: Param) -> str:
         if isinstance(param, SizeParam):

@@ -255,8 +255,7 @@ def row_major(shape: Any, stride: Int | None = None) -> Layout:
         (4,8):(8,1) (4,8):(12,1) (2,4,8):(48,12,1)
     """
     modes = canonical(shape)
-    mirrored = column_major(_mirror(modes), stride)
-    return Layout(modes, _mirror(mirrored.stride))
+    return Layout(modes, _mirror(column_major(_mirror(modes), stride).stride))
 
 
 def _mirror(value: IntTuple) -> IntTuple:

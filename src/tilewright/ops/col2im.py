@@ -220,8 +220,7 @@ def _columns(columns: ArrayInfo, image: ArrayInfo, windows: Sequence[Window]) ->
     """The columns as (group, batch, position..., tap..., channel)."""
     groups, batches, *extents, channels = image.shape
     pairs = zip(windows, extents, strict=True)
-    positions = [cast("int", window.positions(extent)) for window, extent in pairs]
-    rows = (batches, *positions)
+    rows = (batches, *[cast("int", window.positions(extent)) for window, extent in pairs])
     across = (*(window.filter for window in windows), channels)
     *lead, row, column = columns.strides
     strides = [

@@ -85,8 +85,7 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
     """
     if not isinstance(text, str):
         raise LaunchError(f"einsum of subscripts {shown(text)}", 'a string such as "ik,kj->ij"')
-    whole = "".join(text.split())
-    left, arrow, right = whole.partition("->")
+    left, arrow, right = "".join(text.split()).partition("->")
     operands = left.split(",")
     if len(operands) != 2:
         near = (

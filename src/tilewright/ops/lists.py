@@ -529,8 +529,7 @@ def _form(specs: tuple[tuple[str, TensorSpec], ...], precision: str, activation:
     kernel = each(dtypes.f64 if wide else dtypes.f32).bind(
         precision=of_sums(precision, known["A"].dtype), terms=frozenset(terms), activation=activation
     )
-    flow = kernel.flow(**_complete(known))
-    return replace(form_of(flow), lists=True)
+    return replace(form_of(kernel.flow(**_complete(known))), lists=True)
 
 
 def _complete(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:

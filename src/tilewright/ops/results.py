@@ -102,8 +102,7 @@ def result_dtype(
     Raises:
         DTypeError: two dtypes, a dtype without products, or a result that would lose fractions.
     """
-    a = _multiplied(kinds, op)
-    natural = output_dtype(a)
+    natural = output_dtype(_multiplied(kinds, op))
     check_added(kinds, op, natural)
     made = asked_dtype(kinds, wanted, natural)
     what = written if "out" in kinds else "out_dtype"

@@ -180,8 +180,7 @@ def check_dtypes(op: str, kinds: Mapping[str, DType]) -> None:
             legal = OPERANDS
         legal = (*legal, dtypes.f8e8m0) if name == "scale_b" and op in GROUPED else legal
         if kind not in legal:
-            near = ", ".join(map(str, legal))
-            raise DTypeError(f"{op}: {name} is {kind}", near)
+            raise DTypeError(f"{op}: {name} is {kind}", ", ".join(map(str, legal)))
 
 
 def along_k(name: str, shape: tuple[int, ...]) -> int:

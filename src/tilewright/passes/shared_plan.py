@@ -156,8 +156,7 @@ def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
         return False  # the reference stores one element per byte, so it cannot compare across the tensors
     if not (one.uses and other.uses):
         return True
-    common = _common([*one.uses, *other.uses])
-    depth = len(common)
+    depth = len(_common([*one.uses, *other.uses]))
     around = [step.owner for step in one.uses[0][: depth + 1]]
     block = one.uses[0][depth].block
     first, second = ([way[depth].at for way in life.uses] for life in (one, other))

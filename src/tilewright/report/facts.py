@@ -175,8 +175,7 @@ class KernelFacts:
     @cached_property
     def names(self) -> dict[str, list[str]]:
         """For each name in the kernel's texts, the author's array whose numbers the value or buffer holds."""
-        kernel = self.stages[-1].kernel
-        held, found = holdings(kernel), dict[str, list[str]]()
+        held, found = holdings(self.stages[-1].kernel), dict[str, list[str]]()
         for one in (stage.kernel for stage in (self.stages[0], self.stages[-1])):
             for op in one.walk():
                 for value in (*op.results, *op.read, *op.written):

@@ -86,8 +86,7 @@ def graph_of(flow: Flow) -> dict[str, Any]:
         nodes.append(_stored(store, number))
         if id(store.value) in ids:
             edges.append([ids[id(store.value)], number])
-    unique = [list(pair) for pair in dict.fromkeys(map(tuple, edges))]
-    return {"nodes": nodes, "edges": unique}
+    return {"nodes": nodes, "edges": [list(pair) for pair in dict.fromkeys(map(tuple, edges))]}
 
 
 def _stored(store: Store, number: int) -> dict[str, Any]:

@@ -392,8 +392,7 @@ class Driver:
         """Return whether a stream is captured into a graph; the default stream never is."""
         if stream in LEGACY_STREAM:
             return False
-        symbols = self.symbols
-        status, state = getattr(self.bindings(), symbols.is_capturing)(stream)[:2]
+        status, state = getattr(self.bindings(), self.symbols.is_capturing)(stream)[:2]
         is_known = status == self.success
         return bool(is_known and state != self.not_capturing)
 

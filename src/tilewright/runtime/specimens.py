@@ -216,8 +216,7 @@ def in_order(
         which = ", ".join(twice or unknown) or f"{len(given)} arguments by position"
         raise LaunchError(f"kernel {program.name}: {which} {wrong}; its parameters are {', '.join(names)}")
     known |= named
-    defaults = {p.name: p.default for p in program.parameters if p.default is not None}
-    known = defaults | known
+    known = {p.name: p.default for p in program.parameters if p.default is not None} | known
     wanted = [p.name for p in program.parameters if numbers or p.kind == "tensor"]
     if missing := [name for name in wanted if name not in known]:
         example = "" if numbers else f"; e.g. {missing[0]}=tw.like('f16', 512, 512)"

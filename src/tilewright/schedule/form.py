@@ -514,8 +514,7 @@ def integer_in(flow: Flow, arguments: Mapping[str, Any], value: Int) -> Index:
     known: dict[Sym, Int] = {}
     for parameter in flow.parameters:
         if isinstance(parameter, Operand):
-            extents = arguments[parameter.name].shape
-            pairs = zip(parameter.shape, extents, strict=True)
+            pairs = zip(parameter.shape, arguments[parameter.name].shape, strict=True)
             known |= {size: unwrap(extent) for size, extent in pairs if isinstance(size, Sym)}
         elif isinstance(parameter, Integer) and isinstance(parameter.value, Sym):
             known[parameter.value] = unwrap(arguments[parameter.value.name])

@@ -92,8 +92,7 @@ def served_together(first_byte: Array, together: int, lanes: int = REFERENCE.lan
         >>> served_together(np.arange(6), together=4, lanes=6).tolist()
         [[0, 1, 2, 3], [4, 5, -1, -1]]
     """
-    accesses = first_byte.reshape(-1, first_byte.shape[-1])
-    warps = _padded(accesses, lanes).reshape(-1, lanes)
+    warps = _padded(first_byte.reshape(-1, first_byte.shape[-1]), lanes).reshape(-1, lanes)
     return _padded(warps, together).reshape(-1, together)
 
 

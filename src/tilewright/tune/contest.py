@@ -62,8 +62,7 @@ class Readings:
                 rows.append([float(word) for word in line.split(",")])
             except ValueError:
                 continue  # an incomplete line, or a figure that the device does not report
-        whole = [row for row in rows if len(row) == len(QUERY)]
-        columns = zip(*whole, strict=True)
+        columns = zip(*[row for row in rows if len(row) == len(QUERY)], strict=True)
         return {name: statistics.median(values) for name, values in zip(QUERY, columns, strict=False)}
 
 

@@ -157,8 +157,7 @@ class Fenced:
 
     def __init__(self, like: Array, target: str) -> None:
         rows, columns = (like.shape[0] + 2 * ROWS, like.shape[1] + 2 * COLUMNS)
-        octets = np.full((rows, columns * like.itemsize), POISON, np.uint8)
-        self._host = octets.view(like.dtype)
+        self._host = np.full((rows, columns * like.itemsize), POISON, np.uint8).view(like.dtype)
         self._there = device_put(self._host, target)
         self.array = self._inner(self._there)
 

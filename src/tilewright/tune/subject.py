@@ -403,8 +403,7 @@ def _placed(array: Array, target: str) -> Any:
     Raises:
         LaunchError: it has gaps, and the target has a memory of its own.
     """
-    driver = driver_for(target)
-    if driver is None:
+    if driver_for(target) is None:
         return array
     order = sorted(range(array.ndim), key=lambda dim: -array.strides[dim])
     dense = array.transpose(order)

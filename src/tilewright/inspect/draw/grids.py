@@ -186,8 +186,7 @@ def framed(
     x, y = float(MARGIN), bottom + 8
     for swatch in legend:
         size, indent = 10.0, 18 if swatch.fill else 0
-        label = Label(0, 0, swatch.text, size, "start", FAINT, mono=False)
-        need = label.width + indent
+        need = Label(0, 0, swatch.text, size, "start", FAINT, mono=False).width + indent
         if x > MARGIN and x + need > width - MARGIN:
             x, y = MARGIN, y + 18
         text = swatch.text

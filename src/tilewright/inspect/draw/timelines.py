@@ -254,8 +254,7 @@ def background_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
     slots = slots_of(timeline, block)
     rows = []
     events = [e for e in timeline.events if e.block == block and not e.agent.startswith("warp ")]
-    agents = dict.fromkeys(event.agent for event in events)
-    for agent in agents:
+    for agent in dict.fromkeys(event.agent for event in events):
         lanes: list[list[Event]] = []
         seen = set()
         for event in events:

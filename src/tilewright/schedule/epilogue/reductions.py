@@ -85,8 +85,7 @@ class Reductions:
 
     def of_threads(self, combine: str, tile: Fragment, dim: int, work: Work) -> Fragment:
         """Reduce all elements of a tile by ``combine`` over its rows (dim 0) or columns (1)."""
-        kind = wide(tile.dtype)
-        scratch = self._scratch_for(tile.distribution, dim, kind)
+        scratch = self._scratch_for(tile.distribution, dim, wide(tile.dtype))
         if scratch is None:
             return REDUCE[combine](tile, dim)
         roles = self.schedule.roles != "none"

@@ -259,8 +259,7 @@ class GroupBlock(FoldBlock):
         if self.form.passing and self.schedule.fold != KEPT:
             passes.append((again, 0, let(turn.before + turn.count * inner)))
         for count, begin, before in passes:
-            verb = Verb("load", 0, partial(load, begin=begin, before=before))
-            main_loop([verb], count)
+            main_loop([Verb("load", 0, partial(load, begin=begin, before=before))], count)
 
     def _compute(self, g: Index, turn: RowTile) -> None:
         """Compute the rows of warpgroup ``g`` in a tile of rows."""

@@ -267,14 +267,12 @@ class HeldOperand:
             with otherwise():
                 copy(bring(), target, threads=block.threads)
             return
-        values = TileValues(OperandPlace(place, self.spans, block.threads), {})
-        made = values.tile(self.node)
+        made = TileValues(OperandPlace(place, self.spans, block.threads), {}).tile(self.node)
         if made.dtype != self.block.form.element:
             made = made.to(self.block.form.element)
         if not is_converted(self.node):  # a function of 0 may be another number
             dim = self.spans.index(self.along)
-            length = place.length(self.along)
-            left = place.extent(self.along) - place.at(self.along) * length
+            left = place.extent(self.along) - place.at(self.along) * place.length(self.along)
             made = where(coordinates(made, dim) < left, made, 0)
         tw.copy(made, target)
 

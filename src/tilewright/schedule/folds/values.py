@@ -390,5 +390,4 @@ def tile_of(
     tile = whole.tile(lengths, numbers)
     if len(spans) == 2:
         return tile
-    shape = place.spread((spans[0],)).shape
-    return tile.unmerge(0, shape)
+    return tile.unmerge(0, place.spread((spans[0],)).shape)

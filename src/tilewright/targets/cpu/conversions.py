@@ -213,8 +213,7 @@ def convert(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ..
     if source == boolean:
         outer, more = convert(f"i32_of_boolean({text})", i8, target)
         return outer, ("i32_of_boolean", *more)
-    wide = computes_in(source)
-    if wide != source:
+    if computes_in(source) != source:
         inner, needs = f"f32_of_{source.name}({text})", (f"f32_of_{source.name}",)
         outer, more = convert(inner, f32, target)
         return outer, (*needs, *more)

@@ -391,5 +391,4 @@ def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
     box = tuple((at, at + extent) for at, extent in zip(op.start, op.distribution.shape, strict=True))
     emitter.comment(op, f"{op.result} = {op.source}[{', '.join(f'{a}:{b}' for a, b in box)}]")
     with emitter.indented():
-        part = replace(source, view=Slice(box).apply(source.view))
-        Copying(emitter, part, target).emit()
+        Copying(emitter, replace(source, view=Slice(box).apply(source.view)), target).emit()

@@ -177,8 +177,7 @@ class _Chain:
     def is_closed(self, copy: Copy, readers: Mapping[Value, Sequence[Op]]) -> bool:
         """Whether no other operation reads its fragments, or writes its sources before they are computed."""
         own = (copy, *self.taken)
-        made = {value for op in self.taken for value in (*op.written, *op.results)}
-        for value in made:
+        for value in {value for op in self.taken for value in (*op.written, *op.results)}:
             if not all(any(reader is one for one in own) for reader in readers.get(value, ())):
                 return False
         loaded = {load.source.buffer for load in self.loads}

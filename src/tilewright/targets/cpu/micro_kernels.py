@@ -278,8 +278,7 @@ def micro_kernel(emitter: CpuEmitter, form: KernelForm, size: tuple[int, int]) -
         name += f"_{len(form.terms)}_times"
     elif form.terms[0].negative:
         name += "_subtracting"
-    function = emitter.function(name, _source(emitter, form))
-    micro = code("{}<{},{}>", function, rows, vectors)
+    micro = code("{}<{},{}>", emitter.function(name, _source(emitter, form)), rows, vectors)
     if acc == compute:
         return micro
     # The accumulator is stored in a narrower dtype: widen it before, and round it after.

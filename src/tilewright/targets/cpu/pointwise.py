@@ -475,8 +475,7 @@ static inline {real} {SELF}({real}* to, const {real}* from, Index count, {real} 
 
 def _lanes(reduced: tuple[Digit, ...], most: int) -> int:
     """Return the number of partial totals of each result: contiguous elements share a vector of totals."""
-    run = next((digit.extent for digit in reduced if digit.weight == 1), 1)
-    return math.gcd(run, most)
+    return math.gcd(next((digit.extent for digit in reduced if digit.weight == 1), 1), most)
 
 
 def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> list[tuple[int, int, int]]:

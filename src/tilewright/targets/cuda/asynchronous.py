@@ -51,8 +51,7 @@ def barrier_of(emitter: SimtEmitter, barrier: Value, stage: Int) -> Code:
 def address_of(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
     """Return the address of a tile's first element, plus ``step`` elements."""
     view = tile.tensor.view
-    start = view.at((0,) * view.rank)
-    return emitter.plus(emitter.name(tile.buffer), add(start, step))
+    return emitter.plus(emitter.name(tile.buffer), add(view.at((0,) * view.rank), step))
 
 
 # ---------------------------------------------------------------- bulk copies, and tensor maps in memory

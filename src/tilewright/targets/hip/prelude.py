@@ -384,8 +384,7 @@ def probe_text(arch: Arch) -> str:
     """
     atoms = [atom for atom in MATRIX_CORES.values() if atom.feature in arch.features]
     made = {found.name: found.text for found in map(function, atoms) if found}
-    pieces = DIALECT.before([*DIALECT.prelude, *made], made)
-    return "\n".join([*pieces, _PROBE])
+    return "\n".join([*DIALECT.before([*DIALECT.prelude, *made], made), _PROBE])
 
 
 _PROBE = """

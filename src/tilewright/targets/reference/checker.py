@@ -170,8 +170,7 @@ class Checker:
                 # (docs/decisions/0010-proxy-fences.md).
                 late &= self.events.untold(agent, agent.issuer, *marks)
             self._report_conflicts(Kind.READ_WRITE, batch, late, marks)
-        event = self.events.append(agent, batch.site)
-        history.writes.put(places, event, own.lanes)
+        history.writes.put(places, self.events.append(agent, batch.site), own.lanes)
         # If two lanes write one element, `put` keeps the later one.
         events, last = history.writes.get(places)
         self._report_conflicts(Kind.WRITE_WRITE, own, last != own.lanes, (events, last))

@@ -207,8 +207,7 @@ class _Clockwork:
 
     def _fill(self, rank: int, now: float) -> None:
         while self.free[rank] and self.queues[rank]:
-            lane = self.free[rank].pop(0)
-            self._start(self.queues[rank].pop(0), lane, now)
+            self._start(self.queues[rank].pop(0), self.free[rank].pop(0), now)
 
     def _start(self, group: int, lane: int, now: float) -> None:
         self.at[group], self.lanes[group] = 0, lane

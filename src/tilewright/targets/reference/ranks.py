@@ -303,8 +303,7 @@ class World:
                     if present.is_over:
                         self._end(stream)
             elif present is not None:
-                ready = present.ready(last=last)[: 1 if last else None]
-                for warp in ready:
+                for warp in present.ready(last=last)[: 1 if last else None]:
                     present.machine.resume()
                     moved, ended = present.advance(warp)
                     if not moved:

@@ -142,8 +142,7 @@ def _place(
     ops = here.block.ops
     turn = (*ops[second.at + 1 :], *ops[: first.at], *(() if here.block is loop.body else loop.body.ops))
     inside = any(isinstance(op, orders) for op in ops[first.at + 1 : second.at])
-    around = any(isinstance(op, orders) for op in turn)
-    if inside == around:
+    if inside == any(isinstance(op, orders) for op in turn):
         return _between(top, bottom, second.op) if first is here else _at_end(loop, top, bottom)
     return _at_end(loop, top, bottom) if inside else _between(top, bottom, second.op)
 

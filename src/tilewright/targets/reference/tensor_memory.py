@@ -40,8 +40,7 @@ def acquire(warp: Warp, source: Value) -> None:
 
 def look_at_map(machine: Simulator, warp: Warp, op: Copy) -> None:
     """Report a copy by a map that its warp has not acquired, or that describes another array or box."""
-    tensor = op.ends[0]
-    held, box = tensor.tensor.map, box_of(op)
+    held, box = op.ends[0].tensor.map, box_of(op)
     if held is None or not isinstance(box, Box):
         return
     table, at = _place(warp, held)

@@ -33,8 +33,7 @@ def choose(emitter: SimtEmitter, op: Copy) -> AtomicFunction:
     if memory == "shared" and emitter.kernel.cluster:
         memory = "cluster"
     able = [one for one in known if one.memory == memory and one.feature in ("", *emitter.arch.features)]
-    fits = [one for one in able if one.width <= most]
-    return max(fits, key=lambda one: one.width)
+    return max((one for one in able if one.width <= most), key=lambda one: one.width)
 
 
 def reduce(emitter: SimtEmitter, op: Copy) -> None:
