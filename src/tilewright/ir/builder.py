@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tilewright.errors import Location
@@ -135,13 +134,3 @@ class Builder:
     def close(self) -> Block:
         """End the innermost region and return it."""
         return Block(tuple(self._open.pop()))
-
-    @contextmanager
-    def region(self) -> Iterator[list[Block]]:
-        """Collect operations into a block: ``with builder.region() as out: ...``, then ``out[0]``."""
-        out: list[Block] = []
-        self.open()
-        try:
-            yield out
-        finally:
-            out.append(self.close())

@@ -71,7 +71,8 @@ class _KernelPrinter:
         for guard in kernel.guards:
             named = "".join(f", {self.show(value)}" for value in guard.values)
             head.append(f"guard({format_cond(guard.condition)}, {guard.message!r}{named})")
-        return "\n".join([*head, *self.pooled, *self.block(kernel.body, 0)]) + "\n"
+        body = self.block(kernel.body, 0)
+        return "\n".join([*head, *self.pooled, *body]) + "\n"
 
     def param(self, param: Param) -> str:
         if isinstance(param, SizeParam):

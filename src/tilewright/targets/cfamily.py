@@ -287,10 +287,6 @@ class Emitter:
             self.wide.add(sym)
         return kind
 
-    def temporary(self, name: str, low: int, high: int | None, divisor: int = 1) -> Sym:
-        """Return a new integer symbol for a variable that the rule declares itself."""
-        return Sym(self.names.unique(name), low, high, divisor)
-
 
 MOST_CLAMPED = 2**62
 """Largest excess of a loop's end over the 64-bit integers for which an integer from memory is clamped."""

@@ -288,29 +288,24 @@ def emit_twins(emitter: CpuEmitter, op: Twins) -> None:
     _copy_twins(emitter, op, [_sides(emitter, one) for one in op.copies])
 
 
-def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, rows: int) -> None:
-    """Write the copy that packs one panel; every panel overwrites the previous one."""
+def emit_panel(
+    emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, rows: int, place: Int | None = None
+) -> None:
+    """Write the copy that packs one panel.
+
+    Args:
+        emitter: the emitter.
+        op: the copy.
+        panel: number of the panel.
+        rows: rows of a panel.
+        place: index of the panel in the target; None: every panel overwrites the previous one.
+    """
     if isinstance(op, Decoding):
         emit_decoded(emitter, op, panel, rows)
         return
     copies = op.copies if isinstance(op, Twins) else (op,)
     for one in copies:
         emitter.comment(one, f"a panel of {one.target} = {one.source}")
-    sides = [_sides(emitter, one, (panel, rows)) for one in copies]
-    if isinstance(op, Twins):
-        _copy_twins(emitter, op, sides)
-    else:
-        _copy(emitter, op, *sides[0])
-
-
-def emit_rows(
-    emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int, *, as_first: bool = False
-) -> None:
-    """Write the copy that fills one panel of A, at its own place or, ``as_first``, at that of the first."""
-    copies = op.copies if isinstance(op, Twins) else (op,)
-    for one in copies:
-        emitter.comment(one, f"a panel of {one.target} = {one.source}")
-    place = 0 if as_first else panel
     sides = [_sides(emitter, one, (panel, rows), place) for one in copies]
     if isinstance(op, Twins):
         _copy_twins(emitter, op, sides)

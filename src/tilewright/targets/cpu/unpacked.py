@@ -27,7 +27,7 @@ from tilewright.targets.cpu.arch import (
     adds_groups,
 )
 from tilewright.targets.cpu.conversions import HALVES, STORAGE
-from tilewright.targets.cpu.copies import Twins, emit_copy, emit_rows, paired
+from tilewright.targets.cpu.copies import Twins, emit_copy, emit_panel, paired
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
 from tilewright.targets.cpu.few_rows import CHUNK_BYTES
 from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
@@ -382,7 +382,7 @@ class RowPanels:
         with emitter.loop("Index", at, made.whole, code("{} < {}", at, m.count)):
             for copy in paired(op.rows, emitter.kernel):
                 assert isinstance(copy, Copy | Twins)
-                emit_rows(emitter, copy, m.at, m.unit)
+                emit_panel(emitter, copy, m.at, m.unit, m.at)
         return made
 
     def address_of(self, operand: Value) -> Code:
@@ -454,7 +454,7 @@ class LateRows:
         with emitter.branch(self.when):
             for copy in paired(self.copies, emitter.kernel):
                 assert isinstance(copy, Copy | Twins)
-                emit_rows(emitter, copy, panel, self.unit, as_first=True)
+                emit_panel(emitter, copy, panel, self.unit, 0)
         emitter.constant("Index", named(self.slot.name), code("{} ? 0 : {}", self.when, named(panel.name)))
 
 

@@ -57,11 +57,6 @@ class Clocks:
     known: Array
     others: dict[int, Array] = field(default_factory=dict)
 
-    @staticmethod
-    def of(agents: int) -> Clocks:
-        """Return clocks that know of nothing."""
-        return Clocks(np.zeros((len(Visibility), agents), np.int64))
-
     def learn(self, other: Clocks) -> None:
         """Join the knowledge of other clocks."""
         np.maximum(self.known, other.known, out=self.known)

@@ -160,10 +160,6 @@ class TransactionBarrier:
         late = (wait for wait in self.passed.values() if wait.phase == self.phase - 1)
         return [wait for wait in late if self.told.order[wait.agent.slot] < wait.time]
 
-    def hear(self, agent: Actor) -> None:
-        """Let a warp learn of the completed phases, and of their messages."""
-        self.heard.hear(agent)
-
     def state(self) -> str:
         """Describe the progress of the present phase.
 
