@@ -477,8 +477,9 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
                     "mapped to a file (np.memmap)"
                 ) from None
         return Fresh(partial(np.empty, shape, dtype.numpy), _located)
-    library: Any = sys.modules.get(type(like).__module__.partition(".")[0])
-    name = getattr(library, "__name__", "")
+    roots = (base.__module__.partition(".")[0] for base in type(like).__mro__)
+    name = next((root for root in roots if root in ("torch", "tilewright", "cupy")), "")
+    library: Any = sys.modules.get(name)
     if name == "torch":
         element = None if dtype.is_packed else getattr(library, IN_TORCH[dtype.name], None)
         if element is None:

@@ -13,9 +13,8 @@ from tilewright.ops import attention as of_attention
 from tilewright.ops import attention_backward as of_gradients
 from tilewright.ops.attending.problem import LAST, MOST_OF_GRADIENTS
 from tilewright.ops.wanted import Dropout
-from tilewright.targets.target import HOST
 from tilewright.torch.products import matmul
-from tilewright.torch.registry import Operation, direct, recorded
+from tilewright.torch.registry import Operation, direct, drawn_seed, recorded
 from tilewright.torch.terms import present, reduced_to
 
 LARGEST_SEED = 2**63 - 1
@@ -407,7 +406,7 @@ def attention(
         [0.5, 0.5, 3.0, 3.0, 3.0]
     """
     if seed is None:
-        seed = int(torch.randint(LARGEST_SEED, (), device=HOST)) if dropout else 0
+        seed = drawn_seed("attention", LARGEST_SEED) if dropout else 0
     for name, number in (("seed", seed), ("offset", offset)):
         if not isinstance(number, int | torch.SymInt):
             raise LaunchError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, SignatureError
 from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.torch.registry import Operation, recorded, tensors_of
@@ -42,7 +42,8 @@ def op(
         The operation.
 
     Raises:
-        SignatureError: no argument has a dimension of that name, or the results are not known.
+        SignatureError: no argument has a dimension of that name, or the results are not known; or it is no
+            kernel.
 
     Example:
         >>> import tilewright as tw
@@ -57,6 +58,10 @@ def op(
         >>> squared(torch.ones(2, 3), torch.ones(1, 3)).tolist()
         [[9.0], [9.0]]
     """
+    if not isinstance(kernel, Kernel | Bound):
+        raise SignatureError(
+            f"op: {kernel!r} is no kernel", "a function with the decorator tilewright.kernel"
+        )
     bound = kernel.bind() if isinstance(kernel, Kernel) else kernel
     return KernelOperation(bound, tuple(results) or bound.stored(), dtypes)
 
@@ -178,6 +183,7 @@ class WithGradient(torch.autograd.Function):
         results = output if isinstance(output, tuple) else (output,)
         named = dict(zip(own.signature.names, (*arguments, *results), strict=True))
         ctx.own, read = own, own._read
+        ctx.shapes = [one.shape if isinstance(one, torch.Tensor) else None for one in arguments]
         ctx.names = [name for name in read if isinstance(named.get(name), torch.Tensor)]
         ctx.numbers = {name: named[name] for name in read if name in named and name not in ctx.names}
         ctx.save_for_backward(*(named[name] for name in ctx.names))
@@ -189,4 +195,11 @@ class WithGradient(torch.autograd.Function):
         given = dict(zip(ctx.names, ctx.saved_tensors, strict=True)) | ctx.numbers
         given |= {f"d{one.name}": dy for one, dy in zip(own.signature.results, gradients, strict=True)}
         names = [one.name for one in own.signature.arguments]
-        return None, *own.signature.gradients(own._gradient, {name: given[name] for name in own._read}, names)
+        made = own.signature.gradients(own._gradient, {name: given[name] for name in own._read}, names)
+        for name, one, like in zip(names, made, ctx.shapes, strict=True):
+            if isinstance(one, torch.Tensor) and one.shape != like:
+                raise LaunchError(
+                    f"the gradient of {own.signature.name} returns {name} of shape {tuple(one.shape)}",
+                    f"that of the argument, {tuple(like or ())}",
+                )
+        return None, *made

@@ -506,7 +506,8 @@ class FeedForward(nn.Module):
             )
         [x], order, function = given, self.order, self.function
         layers: dict[str | None, Any] = {None: None, **self._modules}
-        if not self.is_plain():
+        is_traced = torch.jit.is_tracing() or not isinstance(x, torch.Tensor)
+        if is_traced or not self.is_plain():
             y = layers[order.activation](layers[order.first](x))
             y = y if order.up is None else y * layers[order.up](x)
             for name in (order.second, *order.after):

@@ -24,9 +24,8 @@ from tilewright.ops import matmul as of_matmul
 from tilewright.ops.ending import ACTIVATIONS as OF_KERNELS
 from tilewright.ops.wanted import check_derivative, dropout_of
 from tilewright.runtime.kernel import Bound, kernel
-from tilewright.targets.target import HOST
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
-from tilewright.torch.registry import Operation, batch_first, direct, recorded
+from tilewright.torch.registry import Operation, batch_first, direct, drawn_seed, recorded
 from tilewright.torch.terms import (
     ACTIVATIONS,
     FROM_RESULT,
@@ -564,7 +563,7 @@ def matmul(
         made: torch.Tensor = MATMUL(a, b, c, bias, multiply, residual, *words)
         return made
     if seed is None:
-        seed = int(torch.randint(2**63 - 1, (), device=HOST))
+        seed = drawn_seed("matmul", 2**63 - 1)
     if not is_compiling():  # the kernel checks them when the graph runs
         dropout_of("tilewright.torch.matmul", dropout, seed, offset)
     value = MATMUL(a, b, c, bias, multiply, None, *words)
@@ -620,10 +619,11 @@ def _linear_by(product: Callable[..., Any]) -> Callable[..., Any]:
     """Return `linear` computed by a function that multiplies matrices."""
 
     def linear(x: Any, weight: Any, bias: Any = None, **words: Any) -> Any:
-        if not isinstance(weight, torch.Tensor):
-            raise LaunchError(
-                f"tilewright.torch.linear: weight is a {type(weight).__name__}", "torch.as_tensor(weight)"
-            )
+        for name, one in (("weight", weight), ("x", x)):
+            if not isinstance(one, torch.Tensor):
+                raise LaunchError(
+                    f"tilewright.torch.linear: {name} is a {type(one).__name__}", f"torch.as_tensor({name})"
+                )
         turned = weight if weight.dim() < 2 else weight.mT
         if bias is None:
             return product(x, turned, **words)

@@ -17,12 +17,14 @@ import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function
 from torch.utils._device import DeviceContext
 
 from tilewright.dtypes import IN_TORCH, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError
 from tilewright.runtime.frameworks import has_tangent
+from tilewright.targets.target import HOST
 
 FunctionType = TypeVar("FunctionType", bound=Callable[..., Any])
 
@@ -116,6 +118,33 @@ def check_no_tangents(name: str, args: Sequence[Any]) -> None:
         )
 
 
+def drawn_seed(name: str, largest: int) -> int:
+    """Draw a seed of dropout by PyTorch's generator of the CPU.
+
+    Args:
+        name: the operation.
+        largest: the bound of the seed, which is not drawn.
+
+    Raises:
+        LaunchError: `torch.func.vmap` draws a number for each of its calls.
+    """
+    drawn = torch.randint(largest, (), device=HOST)
+    if not is_compiling() and torch._C._functorch.is_batchedtensor(drawn):
+        raise LaunchError(
+            f"tilewright.torch.{name}: torch.func.vmap draws a seed of dropout for each call, and a kernel "
+            "takes one seed",
+            "randomness='same', or seed= with a call for each seed",
+        )
+    return int(drawn)
+
+
+def _is_traced(given: Sequence[Any]) -> bool:
+    """Return whether an argument is no tensor, and overrides functions, as proxies of `torch.fx` do."""
+    return any(
+        hasattr(type(one), "__torch_function__") and not isinstance(one, torch.Tensor) for one in given
+    )
+
+
 def _functions_are_observed() -> bool:
     """Return whether a mode other than that of `torch.set_default_device` sees functions."""
     modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
@@ -128,6 +157,7 @@ def is_observed() -> bool:
         torch._C._len_torch_dispatch_stack()
         or torch._C._is_any_autocast_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
         or (torch._C._is_torch_function_mode_enabled() and _functions_are_observed())
         or torch._C._dispatch_tls_is_dispatch_key_included(BATCHES_OF_GRADIENTS)
     )
@@ -178,14 +208,20 @@ def direct(
         most = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters.values())
         dispatches, autocasts = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
         transforms = torch._C._functorch.peek_interpreter_stack
-        functions = torch._C._is_torch_function_mode_enabled
+        functions, traces = torch._C._is_torch_function_mode_enabled, torch._C._get_tracing_state
+
+        def indirect(args: Any, kwargs: Any) -> Any:
+            given = (*args, *kwargs.values())
+            if _is_traced(given):
+                return handle_torch_function(call, given, *args, **kwargs)
+            return function(*args, **kwargs)
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             # The calls are those of `is_observed`; `kernels` refuses tensors of `is_grads_batched`.
             if is_compiling() or dispatches() or autocasts() or transforms() is not None:
                 return function(*args, **kwargs)
-            if functions() and _functions_are_observed():
+            if traces() is not None or (functions() and _functions_are_observed()):
                 return function(*args, **kwargs)
             wanted, records, given = False, torch.is_grad_enabled(), kwargs
             for one in args:
@@ -194,7 +230,7 @@ def direct(
                     if records and one.requires_grad:
                         wanted = True
                 elif kind not in PASSED:
-                    return function(*args, **kwargs)
+                    return indirect(args, kwargs)
             for name, one in kwargs.items():
                 kind = type(one)
                 if kind in PLAIN and name in arrays:
@@ -203,7 +239,7 @@ def direct(
                 elif kind is torch.dtype and one in _DTYPES and name in names:
                     given = {**given, name: _DTYPES[one]}
                 elif kind not in PASSED or name not in names:
-                    return function(*args, **kwargs)
+                    return indirect(args, kwargs)
             if len(args) > most:
                 return function(*args, **kwargs)
             try:
@@ -213,6 +249,9 @@ def direct(
                     return gradient(*args, **kwargs)
             except LaunchError:
                 pass
+            except RuntimeError:
+                if not any(one.is_nested for one in tensors_of((*args, *kwargs.values()))):
+                    raise
             return function(*args, **kwargs)
 
         return cast(FunctionType, call)
@@ -282,7 +321,7 @@ class Operation:
             if kind in WORDS:
                 continue
             if kind in PLAIN:
-                if at in self._words or one.is_conj() or one.is_neg() or one.is_meta:
+                if at in self._words or one.is_conj() or one.is_neg() or one.is_meta or one.is_nested:
                     return self._dispatched(*args)
                 if one.requires_grad:
                     wanted = True
@@ -292,7 +331,22 @@ class Operation:
             check_no_tangents(self.name, args)
         if wanted and torch.is_grad_enabled():
             return self.differentiate(*args)
-        return self.run(*args)
+        try:
+            return self.run(*args)
+        except LaunchError:
+            self._check_tensors(args)
+            raise
+
+    def _check_tensors(self, args: Sequence[Any]) -> None:
+        """Refuse arguments that are no tensors, with PyTorch's nearest choice."""
+        for given, declared in zip(args, self.overload._schema.arguments, strict=True):
+            kinds = (torch.Tensor, type(None)) if str(declared.type) == "Optional[Tensor]" else torch.Tensor
+            if "Tensor" in str(declared.type) and not isinstance(given, kinds):
+                name = declared.name
+                raise LaunchError(
+                    f"tilewright.torch.{self.name}: {name} is a {type(given).__name__}",
+                    "a tensor" if given is None else f"torch.as_tensor({name})",
+                )
 
     def _dispatched(self, *args: Any) -> Any:
         """Call PyTorch's dispatcher; refuse tensors as numbers, whose gradients the dispatcher would lose."""
@@ -302,7 +356,27 @@ class Operation:
                     f"tilewright.torch.{self.name}: {name} is a tensor, and has no gradient",
                     f"{name}.item(), or a product with the tensor by PyTorch",
                 )
-        return self.overload(*args)
+        if is_compiling():
+            return self.overload(*args)
+        for given, declared in zip(args, self.overload._schema.arguments, strict=True):
+            if isinstance(given, torch.Tensor) and given.is_nested:
+                raise LaunchError(
+                    f"tilewright.torch.{self.name}: {declared.name} is a nested tensor",
+                    "tensor.to_padded_tensor(0.0), tensor.values(), or a call for each of tensor.unbind()",
+                )
+        try:
+            return self.overload(*args)
+        except NotImplementedError:
+            placed = [one for one in tensors_of(args) if hasattr(one, "placements")]
+            if not placed:
+                raise
+            raise LaunchError(
+                f"tilewright.torch.{self.name}: a tensor is a DTensor, and the operation has no rule for "
+                "placements",
+                "the functions and layers of tilewright.distributed, tensor.to_local(), or "
+                f"torch.distributed.tensor.experimental.register_sharding(torch.ops.tilewright.{self.name}"
+                ".default)",
+            ) from None
 
     def inside(self, *args: Any) -> Any:
         """Compute the operation from the ``forward`` of its `torch.autograd.Function`, which records it.
