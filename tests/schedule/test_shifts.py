@@ -18,10 +18,10 @@ import tilewright as tw
 from tilewright.lang.fragments import elementwise
 from tilewright.ops.attending import flow
 from tilewright.ops.attending.flow import BySoftmax
+from tilewright.schedule.factors import plain
 from tilewright.schedule.folds.block import FoldBlock
 from tilewright.schedule.folds.form import fold_form_of
 from tilewright.schedule.folds.parts import Added, StateMerge
-from tilewright.schedule.folds.powers import in_order
 from tilewright.schedule.folds.rows import RowLoops
 from tilewright.schedule.folds.values import TileValues
 from tilewright.targets.reference.exponentials import LOWEST, PAIRS
@@ -198,7 +198,7 @@ def rescales(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         powers.clear()
         for rule in StateMerge(form).rules:
             if isinstance(rule, Added) and rule.keep is not None:
-                powers[id(in_order(rule.keep))] = in_order(rule.keep)
+                powers[id(plain(rule.keep))] = plain(rule.keep)
         assert len(powers) == 1, "both sums have one rescale"
         init(self, form, schedule, arguments)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.dtypes import DType
@@ -17,7 +17,6 @@ from tilewright.runtime.binding import Binding, bind
 from tilewright.runtime.executable import Executable, argument_layout
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.symbolic.spelling import Speller
 from tilewright.targets.cfamily import C_SPELLER
 from tilewright.targets.target import HIP, HOST
 
@@ -58,16 +57,10 @@ workspace_bytes pool stream bytes
 KEYWORDS = frozenset(_WORDS.split())
 """Names that no parameter of a C function may have."""
 
-_SPELLER = Speller(
+_SPELLER = replace(
+    C_SPELLER,
     floordiv=lambda a, b, _: f"floor_div({a}, {b})",
     mod=lambda a, b, _: f"floor_mod({a}, {b})",
-    call=C_SPELLER.call,
-    select=C_SPELLER.select,
-    conjunction=C_SPELLER.conjunction,
-    disjunction=C_SPELLER.disjunction,
-    negation=C_SPELLER.negation,
-    true=C_SPELLER.true,
-    false=C_SPELLER.false,
     name=lambda sym: f"s_{sym.name}",
 )
 """Writes the sizes of a launch as C++ expressions of 64 bits."""

@@ -31,6 +31,7 @@ from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.schedule.factors import plain
 from tilewright.schedule.fixup import (
     FAN,
     IN_FLIGHT,
@@ -40,7 +41,7 @@ from tilewright.schedule.fixup import (
     parts_at_once,
 )
 from tilewright.schedule.folds.form import FoldForm
-from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, compared, in_order, times
+from tilewright.schedule.folds.powers import NEW, OLD, PLAIN, POWERS, ZERO, Powers, compared, times
 from tilewright.schedule.folds.values import TileValues
 from tilewright.schedule.partition import parts_of_k
 from tilewright.schedule.schedule import Schedule
@@ -185,7 +186,7 @@ class StateMerge:
         weight = self.powers.weight(node)
         for rule in self.rules:
             if isinstance(rule, Added) and rule.keep is not None and weight not in (None, PLAIN, ZERO):
-                power = in_order(rule.keep)
+                power = plain(rule.keep)
                 assert isinstance(power, Map)
                 exponent = self.powers.exponent(power.given[0])
                 assert exponent is not None
@@ -250,7 +251,7 @@ class StateMerge:
         [keep] = keeps
         wanted, by = PLAIN, -1
         if keep is not None:
-            power = in_order(keep)
+            power = plain(keep)
             if not (isinstance(power, Map) and power.function in POWERS):
                 return None
             exponent = self.powers.exponent(power.given[0])

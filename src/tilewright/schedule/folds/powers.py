@@ -32,6 +32,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import DType, boolean
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.tile_arithmetic import NOWHERE
+from tilewright.schedule.factors import plain
 
 POWERS = ("exp", "exp2")
 """Functions for which ``f(x + y) = f(x) f(y)``."""
@@ -114,7 +115,7 @@ class Powers:
 
     def _factor(self, node: Node) -> tuple[float, tuple[Any, ...]]:
         """A value as a number times names; equal values have equal names."""
-        node = in_order(node)
+        node = plain(node)
         match node:
             case Literal(value=value):
                 return float(value), ()
@@ -189,13 +190,6 @@ def finite(node: Node) -> Node | None:
     return None
 
 
-def in_order(node: Node) -> Node:
-    """The argument of all `Rearrange` nodes around a value: the same elements, without new axes."""
-    while isinstance(node, Rearrange):
-        node = node.argument
-    return node
-
-
 def times(
     factor: tuple[float, tuple[Any, ...]], number: float, names: tuple[Any, ...] = ()
 ) -> tuple[float, tuple[Any, ...]]:
@@ -239,7 +233,7 @@ def extreme_of_place(node: Node, row: Span) -> Reduce | None:
             argument=Map(function="select", given=(hit, place, Literal(value=value))),
             axis=axis,
         ) if value == NOWHERE and node.argument.axes[axis] == row:
-            if not isinstance(in_order(place), Position):
+            if not isinstance(plain(place), Position):
                 return None
             extreme = _extreme(hit)
             is_of_row = extreme is not None and extreme.argument.axes[extreme.axis] == row
@@ -254,9 +248,9 @@ def _extreme(hit: Node) -> Reduce | None:
             function="or",
             given=(Map(function="equal", given=(x, top)), Map(function="not_equal", given=(one, other))),
         ) if x is one is other:
-            extreme = in_order(top)
+            extreme = plain(top)
         case Map(function="equal", given=(x, top)) if not x.dtype.is_float:
-            extreme = in_order(top)
+            extreme = plain(top)
         case _:
             return None
     is_extreme = isinstance(extreme, Reduce) and extreme.combine in ("max", "min")

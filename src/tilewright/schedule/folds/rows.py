@@ -45,7 +45,7 @@ from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.dataflow.rows import along
 from tilewright.schedule.epilogue.reductions import neutral
-from tilewright.schedule.factors import EXPLICIT
+from tilewright.schedule.factors import EXPLICIT, plain
 from tilewright.schedule.folds.powers import (
     PLAIN,
     POWERS,
@@ -57,7 +57,6 @@ from tilewright.schedule.folds.powers import (
     finite,
     fitted,
     guarded,
-    in_order,
     is_extreme,
     is_widened,
     moved_place,
@@ -616,7 +615,7 @@ class RowLoops:
         self._terms(exponent, (1.0, ()), found)
         for extreme in self.reductions:
             reduced = reduction_of(extreme)
-            argument = in_order(reduced.arguments[0])
+            argument = plain(reduced.arguments[0])
             if extreme.dtype.bits < f32.bits:
                 continue  # powers of narrow numbers are rounded too much to rescale a sum in every step
             if id(extreme) in self.extremes and found.keys() == {id(extreme), id(argument)}:
@@ -638,9 +637,9 @@ class RowLoops:
 
         Add the value times ``factor`` to ``found``, the factor of each term by the `id` of its node.
         """
-        node = in_order(node)
+        node = plain(node)
         atoms = [one for one in self.reductions if id(one) in self.extremes]
-        known = {id(one) for one in atoms} | {id(in_order(reduction_of(one).arguments[0])) for one in atoms}
+        known = {id(one) for one in atoms} | {id(plain(reduction_of(one).arguments[0])) for one in atoms}
         if id(node) not in known:
             extreme = finite(node)
             if extreme is not None:
