@@ -86,11 +86,8 @@ def verify_role(op: Role) -> Iterator[Violation]:
         legal = f"a multiple of {unit} from {least} to {most}"
         yield op.violation("registers", f"{op.registers} registers; {legal}", str(nearest))
     if op.first % warps or op.count % warps:
-        yield op.violation(
-            "registers",
-            f"registers are set for whole warpgroups, not for {op.count} warps from warp {op.first}",
-            f"roles of {warps} warps each",
-        )
+        text = f"registers are set for whole warpgroups, not for {op.count} warps from warp {op.first}"
+        yield op.violation("registers", text, f"roles of {warps} warps each")
 
 
 def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:

@@ -137,11 +137,8 @@ def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
             if axis not in own:
                 nearest = min(own, key=lambda known: abs(known - axis))
                 where = " and ".join(f"{member.extent} along axis {member.axis}" for member in cluster)
-                yield op.violation(
-                    "multicast",
-                    f"multicast along axis {axis}; the cluster has blocks {where}",
-                    f"multicast={nearest}",
-                )
+                text = f"multicast along axis {axis}; the cluster has blocks {where}"
+                yield op.violation("multicast", text, f"multicast={nearest}")
     elif isinstance(op, Arrive | Peer) and op.block is not None:
         low, high = bounds(op.block)
         last = cluster_blocks(cluster) - 1

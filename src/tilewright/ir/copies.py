@@ -53,11 +53,8 @@ def verify_reduction(op: Op, kind: str | None, target: Value) -> Iterator[Violat
     elif target.dtype.name not in REDUCTIONS[kind]:
         names = REDUCTIONS[kind]
         same = [name for name in names if name[0] == target.dtype.name[0]]
-        yield op.violation(
-            "reduction",
-            f"no {kind!r} of {target.dtype} in memory; the dtypes with one are {', '.join(names)}",
-            f"a target of {(same or list(names))[-1]}",
-        )
+        text = f"no {kind!r} of {target.dtype} in memory; the dtypes with one are {', '.join(names)}"
+        yield op.violation("reduction", text, f"a target of {(same or list(names))[-1]}")
 
 
 BULK_VERBS = ("tma_load", "tma_store")

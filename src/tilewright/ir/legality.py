@@ -345,11 +345,8 @@ def verify_matrix_copy(op: Copy) -> Iterator[Violation]:
 
 def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> Iterator[Violation]:
     if spread.shape != shape:
-        yield op.violation(
-            "distribution",
-            f"a distribution of shape {spelled(spread.shape)} for a tile of shape {spelled(shape)}",
-            _nearest_spread(spread, shape),
-        )
+        text = f"a distribution of shape {spelled(spread.shape)} for a tile of shape {spelled(shape)}"
+        yield op.violation("distribution", text, _nearest_spread(spread, shape))
         return
     if flaw := _flaw(spread):
         yield op.violation(
@@ -577,11 +574,8 @@ def verify_shared(op: Shared) -> Iterator[Violation]:
         )
         return
     if op.at is not None and (op.at < 0 or op.at % op.align):
-        yield op.violation(
-            "shared allocation",
-            f"{op.result} lies at byte {op.at}; it wants a multiple of its alignment, {op.align} bytes",
-            f"at={max(-(-op.at // op.align), 0) * op.align}",
-        )
+        text = f"{op.result} lies at byte {op.at}; it wants a multiple of its alignment, {op.align} bytes"
+        yield op.violation("shared allocation", text, f"at={max(-(-op.at // op.align), 0) * op.align}")
     if isinstance(op.view.elems, int) and op.view.elems > op.elems:
         yield op.violation(
             "shared allocation",
@@ -594,18 +588,12 @@ def verify_shared(op: Shared) -> Iterator[Violation]:
         return
     nearest = _nearest(op.view)
     if reached.first < 0:
-        yield op.violation(
-            "shared allocation",
-            f"the layout {_spelled(op.view)} of {op.result} begins at element {reached.first}, not at 0",
-            nearest,
-        )
+        text = f"the layout {_spelled(op.view)} of {op.result} begins at element {reached.first}, not at 0"
+        yield op.violation("shared allocation", text, nearest)
     if reached.twice is not None:
         one, other = (f"[{', '.join(map(str, at))}]" for at in reached.twice)
-        yield op.violation(
-            "shared layout",
-            f"the layout {_spelled(op.view)} of {op.result} puts {one} and {other} into one element",
-            nearest,
-        )
+        text = f"the layout {_spelled(op.view)} of {op.result} puts {one} and {other} into one element"
+        yield op.violation("shared layout", text, nearest)
 
 
 def _spelled(view: View) -> str:

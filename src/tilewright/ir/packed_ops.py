@@ -249,11 +249,8 @@ def _verify_copy(op: Copy) -> Iterator[Violation]:
         return
     kind = sides[0].dtype
     if len(sides) == 2 and op.source.dtype != op.target.dtype:
-        yield op.violation(
-            "packed",
-            f"{op.source} is {op.source.dtype}, {op.target} is {op.target.dtype}",
-            "through a fragment of a wider type",
-        )
+        text = f"{op.source} is {op.source.dtype}, {op.target} is {op.target.dtype}"
+        yield op.violation("packed", text, "through a fragment of a wider type")
     if op.engine == "bulk":
         nearest = "the array of bytes itself, of u8, or tw.copy"
         yield op.violation("packed", f"{op.verb} of packed {kind}", nearest)

@@ -214,11 +214,8 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
         if isinstance(op, ReduceOp | PrefixOp):
             yield from op.outside_warps(kernel.lanes)
         if isinstance(op, Mma) and not op.mma.atom.asynchronous and op.mma.atom.lanes != kernel.lanes:
-            yield op.violation(
-                "warp size",
-                f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}",
-                f"an atom of {kernel.lanes} lanes",
-            )
+            text = f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}"
+            yield op.violation("warp size", text, f"an atom of {kernel.lanes} lanes")
         if isinstance(op, RoleBarrier) and (op.threads % kernel.lanes or op.threads < kernel.lanes):
             nearest = max(-(-op.threads // kernel.lanes), 1) * kernel.lanes
             yield op.violation("role_barrier", f"{op.threads} threads are not whole warps", str(nearest))
@@ -227,11 +224,8 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
             yield op.violation("role_barrier", text, str(kernel.threads))
     if kernel.threads % kernel.lanes and kernel.threads > kernel.lanes:
         nearest = -(-kernel.threads // kernel.lanes) * kernel.lanes
-        yield Violation(
-            "threads",
-            f"{kernel.threads} threads are not a multiple of {kernel.lanes} lanes",
-            f"{nearest} threads",
-        )
+        text = f"{kernel.threads} threads are not a multiple of {kernel.lanes} lanes"
+        yield Violation("threads", text, f"{nearest} threads")
 
 
 def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]:
@@ -246,11 +240,8 @@ def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]
                     f"tw.role(warps={room})" if room > 0 else f"tw.role(warps={last}) around it",
                 )
             if op.registers is not None:
-                yield op.violation(
-                    "registers",
-                    f"registers={op.registers} of a nested role; whole warpgroups set them together",
-                    f"registers={op.registers} of the outermost role",
-                )
+                text = f"registers={op.registers} of a nested role; whole warpgroups set them together"
+                yield op.violation("registers", text, f"registers={op.registers} of the outermost role")
         for region in op.regions:
             yield from _inner_roles(region, op if isinstance(op, Role) else outer)
 

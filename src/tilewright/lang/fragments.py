@@ -264,11 +264,8 @@ def _in_place(sign: str, apply: Callable[[Any, object], Any]) -> Callable[[Fragm
         made = apply(self, other)
         if made.dtype != self.dtype:
             nearest = "`//=`, or " if sign == "/" else ""
-            raise TraceError(
-                f"`{sign}=` gives {made.dtype}, and {self!r} cannot change its dtype",
-                here(),
-                f"{nearest}`y = {self.value.name} {sign} ...`",
-            )
+            text = f"`{sign}=` gives {made.dtype}, and {self!r} cannot change its dtype"
+            raise TraceError(text, here(), f"{nearest}`y = {self.value.name} {sign} ...`")
         return self.assign(made)
 
     return method

@@ -95,11 +95,8 @@ def shared(
         columns, align = 8 * 128 // kind.bits, 1024
         if swizzle != 128 or view.shape[-1:] != (columns,):
             length = view.shape[-1] if view.shape else 1
-            raise TraceError(
-                f"swizzle={swizzle} with rows of {length} {kind}",
-                here(),
-                f"swizzle=128 with rows of {columns}",
-            )
+            text = f"swizzle={swizzle} with rows of {length} {kind}"
+            raise TraceError(text, here(), f"swizzle=128 with rows of {columns}")
         with located():
             view = Swizzle(3, (8 * 16 // kind.bits).bit_length() - 1, 3).apply(view)
     return Tensor(current().define(Shared, "shared", name, dtype=kind, view=view, elems=count, align=align))

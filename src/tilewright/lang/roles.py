@@ -161,9 +161,6 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
     if number is None or not 1 <= bounds(number)[0] <= bounds(number)[1] <= most:
         free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
         given = "" if number is None else f"barrier={number}: "
-        raise TraceError(
-            f"{given}{why} need a numbered barrier, 1 to {most}, that no other warps use",
-            here(),
-            f"barrier={free}",
-        )
+        text = f"{given}{why} need a numbered barrier, 1 to {most}, that no other warps use"
+        raise TraceError(text, here(), f"barrier={free}")
     return lambda: meet(number, tracer.roles[-1] * tracer.lanes)

@@ -227,11 +227,8 @@ class Scalar:
         return wrap(expr.product(*(self.expr,) * other) if other else 1)
 
     def __rpow__(self, other: object) -> NoReturn:
-        raise TraceError(
-            f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs",
-            here(),
-            "a constant exponent, or the power of a fragment",
-        )
+        text = f"{shown(other)} ** {shown(self)}: the exponent is known only when the kernel runs"
+        raise TraceError(text, here(), "a constant exponent, or the power of a fragment")
 
     def __neg__(self) -> Index:
         return wrap(expr.mul(self.expr, -1))

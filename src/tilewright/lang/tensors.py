@@ -490,11 +490,8 @@ def _step(part: slice) -> int:
     """Return the step of a slice."""
     step = 1 if part.step is None else part.step
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step == 0:
-        raise TraceError(
-            f"slice step {step!r}",
-            here(),
-            "an integer other than 0 that is known while the kernel is traced, such as x[::2] or x[::-1]",
-        )
+        near = "an integer other than 0 that is known while the kernel is traced, such as x[::2] or x[::-1]"
+        raise TraceError(f"slice step {step!r}", here(), near)
     return int(step)
 
 

@@ -426,11 +426,8 @@ def prefix_sum(
         made = _of_runs(sums, along, run, None)
         return made if sums.dtype == x.dtype else made.to(x.dtype)
     if scratch is None:
-        raise TraceError(
-            f"several warps share a row of {x.value.name}, and there is no scratch",
-            here(),
-            f"scratch=tw.shared({x.shape}, tw.{sums.dtype})",
-        )
+        text = f"several warps share a row of {x.value.name}, and there is no scratch"
+        raise TraceError(text, here(), f"scratch=tw.shared({x.shape}, tw.{sums.dtype})")
     if scratch.shape != shape:
         scratch = scratch[tuple(slice(0, extent) for extent in shape)]
     meet, step = meeting(barrier, SHARE), 1

@@ -527,11 +527,8 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
     if not any(row in part.at for part in parts) and row not in product.axes:
         raise _vector_refusal(product, row)
     if not whole:
-        raise TraceError(
-            f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}",
-            node.location or product.location,
-            EXPLICIT,
-        )
+        text = f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}"
+        raise TraceError(text, node.location or product.location, EXPLICIT)
     others = tuple(part for part in parts if part is not whole[0])
     return Factor(whole[0], row, product.span, plain(node), others, _scale(scale, row, product))
 
@@ -547,11 +544,8 @@ def _vector_refusal(product: Sum, row: Span) -> TraceError:
     is_turned = any(one.axes == (product.span, kept) for one in parts)  # a.T @ x
     total = "(a * x[:, None]).sum(axis=0)" if is_turned else "(a * x).sum(axis=1)"
     near = f"a sum of rows, total += {total} with total = tw.zeros(({kept.name},), tw.{product.dtype})"
-    return TraceError(
-        f"{text}, and the tiles have columns along {row.name}",
-        product.location,
-        f"{near}; or a kernel whose tiles have rows alone",
-    )
+    text = f"{text}, and the tiles have columns along {row.name}"
+    return TraceError(text, product.location, f"{near}; or a kernel whose tiles have rows alone")
 
 
 def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:

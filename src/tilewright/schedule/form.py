@@ -285,20 +285,14 @@ def form_of(flow: Flow) -> Form:
                 f"the same value, {name}[{rows}, {columns}] = value and {name}[{columns}, {rows}] = value.T",
             )
     if flow.grouped is not None and (len(batch) > 1 or flow.grouped != m):
-        raise TraceError(
-            f"kernel {flow.name} has products of groups of {flow.grouped.name} with other batches",
-            where,
-            f"groups of the rows of a matrix, without batch=; or {EXPLICIT}",
-        )
+        text = f"kernel {flow.name} has products of groups of {flow.grouped.name} with other batches"
+        raise TraceError(text, where, f"groups of the rows of a matrix, without batch=; or {EXPLICIT}")
     plan = plan_of(flow, m, n)
     for one in flow.moved:
         if flow.grouped is not None or max(stored.values()) > 1:
             name, why = one.operand.name, "has groups" if flow.grouped is not None else "is stored twice"
-            raise TraceError(
-                f"{name} consists of shards, and the result {why}, which decides the order of tiles too",
-                one.location,
-                f"batches in place of groups, or one store; or {EXPLICIT}",
-            )
+            text = f"{name} consists of shards, and the result {why}, which decides the order of tiles too"
+            raise TraceError(text, one.location, f"batches in place of groups, or one store; or {EXPLICIT}")
     factors = {id(one.part) for one in (*plan.rows_m, *plan.rows_n)}
     below = {id(node) for total in flow.walk() if isinstance(total, Sum) for node in walk(total)}
     sides = (below - factors) | {id(side) for one in (*plan.rows_m, *plan.rows_n) for side in one.beside}
@@ -331,11 +325,8 @@ def form_of(flow: Flow) -> Form:
     bounded = next((span for span in plan.depths if span.groups is not None), None)
     if bounded is not None and (len(plan.depths) > 1 or flow.grouped is not None):
         other = next((span.name for span in plan.depths if span != bounded), f"groups of {m.name}")
-        raise TraceError(
-            f"kernel {flow.name} has products over {bounded.name}, whose bounds lie in memory, and {other}",
-            where,
-            f"two kernels, or {EXPLICIT}",
-        )
+        text = f"kernel {flow.name} has products over {bounded.name}, whose bounds lie in memory, and {other}"
+        raise TraceError(text, where, f"two kernels, or {EXPLICIT}")
     for factor in (*plan.rows_m, *plan.rows_n) if bounded is not None else ():
         runs = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]
         if factor.scale is not None or runs:

@@ -60,12 +60,8 @@ def reduced(case: ScheduleOnMachine) -> Reasons:
             text = f"{what}: groups share the rows of a tile, so no group holds a whole column"
             yield "roles", text, 'roles="ping-pong", or groups=1', node
         if case.mma.tile[dim] == 1:
-            yield (
-                "tile",
-                f"{what}: a tile of {case.tile} has extent 1 in that direction",
-                "a tile that covers it",
-                node,
-            )
+            text = f"{what}: a tile of {case.tile} has extent 1 in that direction"
+            yield "tile", text, "a tile that covers it", node
 
 
 def rows_added_up(case: ScheduleOnMachine) -> Reasons:

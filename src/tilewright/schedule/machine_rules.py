@@ -41,12 +41,8 @@ def executed(case: ScheduleOnMachine) -> Reasons:
         if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
             yield "atom", f"{arch.name} does not execute {atom}", fitting(case), product
         elif max(kind.components for kind in (atom.a_dtype, atom.b_dtype, atom.c_dtype)) > 1:
-            yield (
-                "atom",
-                (f"{arch.name} has no instruction for complex products, which {atom} needs"),
-                "",
-                product,
-            )
+            text = f"{arch.name} has no instruction for complex products, which {atom} needs"
+            yield "atom", text, "", product
         if not atom.asynchronous and atom.lanes != arch.lanes:
             text = f"{atom} needs {atom.lanes} lanes; a warp of {arch.name} has {arch.lanes}"
             yield "atom", text, f"an atom of {arch.lanes} lanes", product

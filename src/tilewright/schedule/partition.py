@@ -566,12 +566,8 @@ class Batches(DataParallel):
             yield "batches", text, "batches=1", product
         if schedule.blocks or schedule.balanced or schedule.is_split:
             what = "not the tiles of a persistent grid, a balanced share or a part of K"
-            yield (
-                "batches",
-                f"{items}; a block takes one tile of several items, {what}",
-                "batches=1, or blocks=0, balanced=False and split_k=1",
-                product,
-            )
+            text = f"{items}; a block takes one tile of several items, {what}"
+            yield "batches", text, "batches=1, or blocks=0, balanced=False and split_k=1", product
 
     def _batch(self) -> tuple[Index, ...]:
         """Set the first batch item, and return (): a loop over the items computes their indices."""

@@ -65,11 +65,8 @@ def _operation(op: Op) -> Iterator[Violation]:
         if complex_dtype is None and atom.c_dtype.is_float != (
             atom.a_dtype.is_float and atom.b_dtype.is_float
         ):
-            yield op.violation(
-                "atom",
-                f"{atom} multiplies {atom.a_dtype} by {atom.b_dtype} into {atom.c_dtype}",
-                "an accumulator of the same kind as the operands",
-            )
+            text = f"{atom} multiplies {atom.a_dtype} by {atom.b_dtype} into {atom.c_dtype}"
+            yield op.violation("atom", text, "an accumulator of the same kind as the operands")
     if complex_dtype is None:
         return
     if isinstance(op, Mma | Elementwise):

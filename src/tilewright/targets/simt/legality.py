@@ -115,28 +115,19 @@ def beyond(
 
 def _launch(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     if kernel.threads > arch.threads:
-        yield Violation(
-            "threads",
-            f"{kernel.threads} threads per block; {arch.name} has at most {arch.threads}",
-            f"{arch.threads} threads",
-        )
+        text = f"{kernel.threads} threads per block; {arch.name} has at most {arch.threads}"
+        yield Violation("threads", text, f"{arch.threads} threads")
     if kernel.lanes not in (arch.lanes, *arch.other_lanes):
-        yield Violation(
-            "warp size",
-            f"the kernel is written for warps of {kernel.lanes} lanes, {arch.name} has {arch.lanes}",
-            f"atoms of {arch.lanes} lanes",
-        )
+        text = f"the kernel is written for warps of {kernel.lanes} lanes, {arch.name} has {arch.lanes}"
+        yield Violation("warp size", text, f"atoms of {arch.lanes} lanes")
     if len(kernel.grid) > len(arch.grid):
         yield Violation(
             "grid", f"the grid has {len(kernel.grid)} axes, at most {len(arch.grid)}", "join axes to one"
         )
     for axis, most, letter in zip(kernel.grid, arch.grid, "xyz", strict=False):
         if isinstance(axis.extent, int) and axis.extent > most:
-            yield Violation(
-                "grid",
-                f"{axis.extent} blocks along grid axis {letter} ({axis.sym.name}), at most {most}",
-                "make it the first axis" if letter != "x" else f"{most} blocks",
-            )
+            text = f"{axis.extent} blocks along grid axis {letter} ({axis.sym.name}), at most {most}"
+            yield Violation("grid", text, "make it the first axis" if letter != "x" else f"{most} blocks")
 
 
 def _clusters(kernel: Kernel, arch: Arch, others: Iterable[Arch]) -> Iterator[Violation]:
@@ -145,21 +136,15 @@ def _clusters(kernel: Kernel, arch: Arch, others: Iterable[Arch]) -> Iterator[Vi
         able = ", ".join(other.name for other in others if other.cluster > 1) or "no clusters"
         yield Violation("cluster", f"clusters of {blocks} blocks; {arch.name} has no clusters", able)
     elif blocks > arch.cluster:
-        yield Violation(
-            "cluster",
-            f"clusters of {blocks} blocks; {arch.name} has at most {arch.cluster}",
-            f"{arch.cluster} blocks",
-        )
+        text = f"clusters of {blocks} blocks; {arch.name} has at most {arch.cluster}"
+        yield Violation("cluster", text, f"{arch.cluster} blocks")
     for member in kernel.cluster:
         if member.axis < len(kernel.grid):
             extent = kernel.grid[member.axis].extent
             if isinstance(extent, int) and extent % member.extent:
                 nearest = -(-extent // member.extent) * member.extent
-                yield Violation(
-                    "cluster",
-                    f"{extent} blocks along axis {member.axis} are no multiple of {member.extent}",
-                    f"{nearest} blocks",
-                )
+                text = f"{extent} blocks along axis {member.axis} are no multiple of {member.extent}"
+                yield Violation("cluster", text, f"{nearest} blocks")
 
 
 def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
@@ -172,11 +157,8 @@ def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     room = arch.shared_bytes - (total - largest.elems * largest.dtype.bytes)
     fewer = 1 << max(room // largest.dtype.bytes, 0).bit_length() >> 1
     nearest = f"{largest.result} of {fewer} elements" if fewer else "fewer stages or smaller tiles for all"
-    yield largest.violation(
-        "shared bytes",
-        f"{total} bytes of shared memory ({parts}); {arch.name} has {arch.shared_bytes}",
-        nearest,
-    )
+    text = f"{total} bytes of shared memory ({parts}); {arch.name} has {arch.shared_bytes}"
+    yield largest.violation("shared bytes", text, nearest)
 
 
 def _operation(op: Op, arch: Arch, dialect: SimtDialect) -> Iterator[Violation]:
