@@ -251,10 +251,8 @@ def try_target(target: str) -> ToolCheck:
     """Check that a target multiplies two small matrices correctly."""
     m, n, k = SHAPE
     if not has_device(target):
-        return ToolCheck(
-            MISSING,
-            f"target {target}: no GPU here; `tilewright inspect --target {target}` compiles without one",
-        )
+        text = f"target {target}: no GPU here; `tilewright inspect --target {target}` compiles without one"
+        return ToolCheck(MISSING, text)
     try:
         trial = PlannedTrial(operands("random", f32, SHAPE), target)
         executable, _ = trial.run()

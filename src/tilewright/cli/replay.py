@@ -83,10 +83,8 @@ def replay(
     if wrong:
         raise WrongResultError(f"{wrong} of {len(calls)} calls differ from the reference")
     if not repeated:
-        raise UsageError(
-            f"{log}: all {len(calls)} calls were left out, for the reasons above",
-            "a log of calls that this machine can repeat",
-        )
+        text = f"{log}: all {len(calls)} calls were left out, for the reasons above"
+        raise UsageError(text, "a log of calls that this machine can repeat")
 
 
 def read(log: Path) -> list[LoggedCall]:

@@ -533,10 +533,8 @@ def _show(made: Profile, roof: Roofs) -> None:
     for name in made.rivals:
         table.add_row(name, *_rates(made, name), "", "", "", "")
     console.print(table)
-    say(
-        "problem",
-        f"{made.subject}; {made.subject.flops:.4g} operations, {made.subject.bytes:.4g} bytes at least",
-    )
+    text = f"{made.subject}; {made.subject.flops:.4g} operations, {made.subject.bytes:.4g} bytes at least"
+    say("problem", text)
     intensity = made.subject.flops / made.subject.bytes
     most = f"{roof.at(intensity) / 1e12:.4g} TFlops at {intensity:.4g} operations per byte"
     say("roof", f"{most}; {roof.source}")

@@ -81,10 +81,8 @@ class DeviceGemm(Template):
         if problem is not None:
             if not isinstance(problem, GemmProblem):
                 if len(problem) not in (3, 6):
-                    raise LaunchError(
-                        f"check(problem={shown(problem)}): {len(problem)} integers",
-                        "(m, n, k), or (m, n, k, stride_a, stride_b, stride_c)",
-                    )
+                    text = f"check(problem={shown(problem)}): {len(problem)} integers"
+                    raise LaunchError(text, "(m, n, k), or (m, n, k, stride_a, stride_b, stride_c)")
                 problem = self.problem(*problem)
             rows += rules_of_problems(self, problem)
         return Checks(self.type_string, rows)
@@ -476,8 +474,6 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
     units = side * m, side * n
     if any(extent % unit or extent < unit for extent, unit in zip(tile, units, strict=True)):
         near = tuple(max(round(extent / unit), 1) * unit for extent, unit in zip(tile, units, strict=True))
-        raise LaunchError(
-            f"tiled_mma({traits!r}): a tile of {tile} is not made of waves of {units[0]} x {units[1]}",
-            f"tile={near}",
-        )
+        text = f"tiled_mma({traits!r}): a tile of {tile} is not made of waves of {units[0]} x {units[1]}"
+        raise LaunchError(text, f"tile={near}")
     return TiledMma(atom, (tile[0] // units[0], tile[1] // units[1]), (m, n))

@@ -145,11 +145,9 @@ def _verify_operand(
         nearest = -(-kind.shape[1] // depth) * depth
         yield op.violation("mma shape", f"{label} = {value} has depth {kind.shape[1]}", f"{nearest}")
     elif lies is None:
-        yield op.violation(
-            "mma operand",
-            f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle",
-            f"tw.shared((..., {rows}, {width}), {kind.dtype}, swizzle=128)",
-        )
+        text = f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle"
+        near = f"tw.shared((..., {rows}, {width}), {kind.dtype}, swizzle=128)"
+        yield op.violation("mma operand", text, near)
     elif lies.along == 0 and "mn" not in op.mma.atom.majors:
         yield op.violation(
             "mma operand",
@@ -197,10 +195,8 @@ def box_of(op: Copy) -> Box | NoBox:
         row = (*(dim for dim in range(view.rank) if dim not in long), *long)
         found = find_box(tensor.tensor.view, tensor.array.shape, row)
         return replace(found, is_swizzled=False) if isinstance(found, Box) else found
-    return NoBox(
-        f"{tile} of shape {view.shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
-        f"tw.shared((..., rows, {ROW_BYTES // size}), {tile.dtype}, swizzle=128)",
-    )
+    text = f"{tile} of shape {view.shape} is not laid out in rows of 128 bytes under the 128-byte swizzle"
+    return NoBox(text, f"tw.shared((..., rows, {ROW_BYTES // size}), {tile.dtype}, swizzle=128)")
 
 
 def known_box(op: Copy) -> Box:

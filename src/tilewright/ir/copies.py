@@ -271,10 +271,8 @@ class Gather(Op):
                 f"dimension {dim} of {source}, of rank {old.view.rank}", min(max(dim, 0), old.view.rank - 1)
             )
         if not numbers.view.rank or numbers.dtype.kind not in ("int", "uint") or numbers.dtype.bits < 8:
-            raise LayoutError(
-                f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}",
-                "integers of 8 bits or more, of one dimension or several",
-            )
+            text = f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}"
+            raise LayoutError(text, "integers of 8 bits or more, of one dimension or several")
         if numbers.indices or any(index.buffer is known.buffer for known in old.indices):
             raise LayoutError(
                 f"rows of {source} are chosen by {index}, which has chosen rows itself or is an index of "

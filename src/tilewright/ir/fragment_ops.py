@@ -73,11 +73,9 @@ class ReduceOp(Op):
             yield self.violation("dtype", f"{self.function} of {dtype} {self.source}", "i32, or a real float")
         for digit in self.plan.lanes:
             if digit.extent & (digit.extent - 1) or digit.weight & (digit.weight - 1):
-                yield self.violation(
-                    "reduce",
-                    f"{self.function} over {digit.extent} threads, {digit.weight} apart: lanes pair up",
-                    f"{1 << digit.extent.bit_length() - 1} threads, a power of two apart",
-                )
+                text = f"{self.function} over {digit.extent} threads, {digit.weight} apart: lanes pair up"
+                near = f"{1 << digit.extent.bit_length() - 1} threads, a power of two apart"
+                yield self.violation("reduce", text, near)
 
     def outside_warps(self, lanes: int) -> Iterator[Violation]:
         """Yield a violation if the inputs of one result are in several warps of ``lanes`` threads."""

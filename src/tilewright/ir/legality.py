@@ -295,11 +295,9 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         if isinstance(value.type, TensorType | FragmentType) and value.type.distribution is not None:
             maps.setdefault(value.type.distribution, value.name)
     if not maps:
-        yield op.violation(
-            "distribution",
-            f"no distribution determines which thread copies which elements of {op.source} to {op.target}",
-            f"threads=..., with one count per dimension that divides {spelled(source)}",
-        )
+        text = f"no distribution determines which thread copies which elements of {op.source} to {op.target}"
+        near = f"threads=..., with one count per dimension that divides {spelled(source)}"
+        yield op.violation("distribution", text, near)
     elif len(maps) > 1:
         nearest = "the same distribution on both sides"
         if op.source.is_fragment and op.target.is_fragment:

@@ -192,15 +192,11 @@ class TiledMma:
             grid = _grid(atom, extents, warps)
             each = tuple(extent // unit for extent, unit in zip(extents, _unit(atom, grid), strict=True))
             if repeats is not None and integers("repeats", repeats, 2, "along M and N") != each:
-                raise LayoutError(
-                    f"repeats={repeats} of {atom} by {grid} warps do not make the tile {extents}",
-                    "tile=... without repeats=, which follow from it",
-                )
+                text = f"repeats={repeats} of {atom} by {grid} warps do not make the tile {extents}"
+                raise LayoutError(text, "tile=... without repeats=, which follow from it")
         if interleaved and atom.asynchronous:
-            raise LayoutError(
-                f"interleaved=True: {atom} takes the neighbouring rows of each group from shared memory",
-                "interleaved=False",
-            )
+            text = f"interleaved=True: {atom} takes the neighbouring rows of each group from shared memory"
+            raise LayoutError(text, "interleaved=False")
         for name, value in (("atom", atom), ("warps", grid), ("repeats", each), ("interleaved", interleaved)):
             object.__setattr__(self, name, value)
 
@@ -245,10 +241,8 @@ class TiledMma:
     def _check_depth(self, k: int) -> None:
         unit = self.atom.shape[2]
         if k < 1 or k % unit:
-            raise LayoutError(
-                f"K = {k} is not a multiple of {unit}, the depth of {self.atom}",
-                f"K = {max(k // unit, 1) * unit}",
-            )
+            text = f"K = {k} is not a multiple of {unit}, the depth of {self.atom}"
+            raise LayoutError(text, f"K = {max(k // unit, 1) * unit}")
 
 
 def _unit(atom: MmaAtom, grid: Sequence[int]) -> tuple[int, int]:

@@ -233,11 +233,9 @@ def verify_packed(op: Op) -> Iterator[Violation]:
     found = next((v for v in (*op.results, *op.operands) if is_packed(v)), None)
     if found is not None and (op.name not in KEEPS or found.is_fragment):
         what = "kept in registers" if found.is_fragment else f"an operand of {op.verb}"
-        yield op.violation(
-            "packed",
-            f"elements of {found.dtype} share bytes in memory; {found} cannot be {what}",
-            f"tw.load(tensor, element=tw.{'f16' if found.dtype.is_float else 'i8'}), which converts them",
-        )
+        text = f"elements of {found.dtype} share bytes in memory; {found} cannot be {what}"
+        near = f"tw.load(tensor, element=tw.{'f16' if found.dtype.is_float else 'i8'}), which converts them"
+        yield op.violation("packed", text, near)
     if isinstance(op, Copy):
         yield from _verify_copy(op)
 

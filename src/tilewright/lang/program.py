@@ -266,10 +266,8 @@ class Program:
         counts = {p.name: specs[p.name].rank - len(p.named) for p in self.parameters if BATCH in p.dims}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name} has {count}" for name, count in counts.items())
-            raise LaunchError(
-                f"kernel {self.name}: {found} of the dimensions {BATCH}",
-                "the same number, with a stride of 0 if an array is repeated, e.g. numpy.broadcast_to",
-            )
+            near = "the same number, with a stride of 0 if an array is repeated, e.g. numpy.broadcast_to"
+            raise LaunchError(f"kernel {self.name}: {found} of the dimensions {BATCH}", near)
         divisors: dict[str, int] = {}
         for parameter in self.parameters:
             if parameter.kind != "tensor":
@@ -362,10 +360,8 @@ class FunctionSignature:
             LaunchError: another number of values.
         """
         if len(values) != len(self.arguments):
-            raise LaunchError(
-                f"{self.name} takes {len(self.arguments)} arguments, and was given {len(values)}",
-                ", ".join(one.name for one in self.arguments),
-            )
+            text = f"{self.name} takes {len(self.arguments)} arguments, and was given {len(values)}"
+            raise LaunchError(text, ", ".join(one.name for one in self.arguments))
         return list(zip(self.arguments, values, strict=True))
 
     def extents(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

@@ -93,10 +93,8 @@ def static_tile(shape: Sequence[Int]) -> list[int]:
         LayoutError: an extent is symbolic.
     """
     if not all(isinstance(extent, int) for extent in shape):
-        raise LayoutError(
-            f"threads can be laid over a static tile only, not over shape {tuple(shape)}",
-            "a tile of it, .tile(shape, at) with constants in shape",
-        )
+        text = f"threads can be laid over a static tile only, not over shape {tuple(shape)}"
+        raise LayoutError(text, "a tile of it, .tile(shape, at) with constants in shape")
     return [int(extent) for extent in shape if isinstance(extent, int)]
 
 

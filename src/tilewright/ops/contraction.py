@@ -251,10 +251,8 @@ def extents_of(named: Subscripts, a: tuple[int, ...], b: tuple[int, ...]) -> dic
             known = found.get(label, 1)
             if extent != known and 1 not in (extent, known):
                 what = f"axis {label!r}" if label.isalpha() else "an axis at the ellipsis"
-                raise LaunchError(
-                    f"einsum of shapes {a} and {b}: {what} has {known} and {extent} elements",
-                    f"{known} in both, or 1, which is broadcast",
-                )
+                text = f"einsum of shapes {a} and {b}: {what} has {known} and {extent} elements"
+                raise LaunchError(text, f"{known} in both, or 1, which is broadcast")
             found[label] = extent if known == 1 else known
     return found
 
@@ -331,10 +329,8 @@ def check_no_view(made: Contraction) -> None:
     """
     views = [name for name in ("a", "b", "out") if any(inner for _, inner in made.of(name).groups)]
     if views:
-        raise LaunchError(
-            f"einsum: batch_invariant=True, and {' and '.join(views)} need a view",
-            "operands and a result whose axes can be joined, or batch_invariant=False",
-        )
+        near = "operands and a result whose axes can be joined, or batch_invariant=False"
+        raise LaunchError(f"einsum: batch_invariant=True, and {' and '.join(views)} need a view", near)
 
 
 def posed(

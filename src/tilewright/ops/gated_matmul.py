@@ -312,10 +312,8 @@ def _dtypes(of: Mapping[str, DType], wanted: Wanted, terms: set[str]) -> tuple[D
     if kinds[0] != kinds[1]:
         raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}", "f64 for both")
     if scales := sorted(terms - {*BIASES}):
-        raise DTypeError(
-            f"{OP}: {', '.join(scales)} with operands of f64, and scales are f32",
-            "scale the operands before the call",
-        )
+        text = f"{OP}: {', '.join(scales)} with operands of f64, and scales are f32"
+        raise DTypeError(text, "scale the operands before the call")
     for name in BIASES:
         if name in of and of[name] not in (*OPERANDS[:3], dtypes.f64):
             raise DTypeError(f"{OP}: {name} is {of[name]}", "f64")

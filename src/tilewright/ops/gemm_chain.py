@@ -391,10 +391,8 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         _refuse(infos, "a with shape (M, K), and one or two leading dimensions")
     for name, shape in (("b", b), ("c", c)):
         if len(shape) < 2 or (len(shape) > 2 and shape[:-2] != a[:-2]):
-            _refuse(
-                infos,
-                f"{name} with two dimensions, or with the leading dimensions of a, {a[:-2]}, before them",
-            )
+            text = f"{name} with two dimensions, or with the leading dimensions of a, {a[:-2]}, before them"
+            _refuse(infos, text)
     if a[-1] != b[-2]:
         _refuse(infos, f"b with {a[-1]} rows, one for each column of a")
     if b[-1] != c[-2]:

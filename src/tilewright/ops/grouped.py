@@ -157,10 +157,8 @@ def grouped_matmul(
     wanted = Wanted(alpha, beta, activation, precision, out_dtype, *how, derivative, saturate, dropped)
     if isinstance(a, list | tuple) or isinstance(b, list | tuple):
         if ends is not None:
-            raise LaunchError(
-                f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays",
-                "lists without ends",
-            )
+            text = f"{OP}: ends divides the rows of one array into groups, and a or b is a list of arrays"
+            raise LaunchError(text, "lists without ends")
         asked = {
             "c": c is not None,
             "multiply": multiply is not None,
@@ -286,10 +284,8 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], wanted: Mapping[str, str]) -> 
             continue
         info = infos[name]
         if len(info.shape) != len(axes):
-            raise LaunchError(
-                f"grouped_matmul: {name} has shape {info.shape}",
-                f"({', '.join(axes)}{',' * (len(axes) == 1)})",
-            )
+            text = f"grouped_matmul: {name} has shape {info.shape}"
+            raise LaunchError(text, f"({', '.join(axes)}{',' * (len(axes) == 1)})")
         for dim, extent in zip(axes, info.shape, strict=True):
             first, where = known.setdefault(dim, (extent, name))
             if first != extent:

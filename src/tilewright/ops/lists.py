@@ -153,10 +153,8 @@ def _known(
     tile = np.asarray(schedule.tile[:2][:: -1 if schedule.swap_ab else 1])
     table[:count, LAST] = np.cumsum(np.prod(-(-sizes[:, :2] // tile), axis=1))
     if table[count - 1, LAST] > MOST_TILES:
-        raise LaunchError(
-            f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}",
-            f"shorter lists, of at most {MOST_TILES} tiles in all",
-        )
+        text = f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}"
+        raise LaunchError(text, f"shorter lists, of at most {MOST_TILES} tiles in all")
     table[:count, SIZES:PLACES] = sizes
     column = PLACES
     for shape in shapes.values():
@@ -221,15 +219,11 @@ def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> l
         if list_ is None and name not in ("a", "b"):
             continue
         if not isinstance(list_, list | tuple):
-            raise LaunchError(
-                f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are lists",
-                "a list with one array for each product",
-            )
+            text = f"grouped_matmul: {name} is a single {type(list_).__name__}, and other arguments are lists"
+            raise LaunchError(text, "a list with one array for each product")
         if len(list_) != len(lists.get("a", list_)):
-            raise LaunchError(
-                f"grouped_matmul: {len(list_)} arrays in {name} and {len(lists['a'])} in a",
-                "lists of the same length",
-            )
+            text = f"grouped_matmul: {len(list_)} arrays in {name} and {len(lists['a'])} in a"
+            raise LaunchError(text, "lists of the same length")
         lists[name] = list_
     count = len(lists["a"])
     if not count:
@@ -553,10 +547,8 @@ def _described(name: str, arrays: Sequence[Any], located: Sequence[Located] = ()
             legal = "(N,)" if rank == 1 else {"a": "(M, K)", "b": "(K, N)", "out": "(M, N)"}[name]
             raise LaunchError(f"grouped_matmul: {name}[{at}] has shape {info.shape}", legal)
         if info.dtype != (found or [info])[0].dtype:
-            raise DTypeError(
-                f"grouped_matmul: {name}[{at}] is {info.dtype}, and {name}[0] is {found[0].dtype}",
-                f"one dtype for all of {name}",
-            )
+            text = f"grouped_matmul: {name}[{at}] is {info.dtype}, and {name}[0] is {found[0].dtype}"
+            raise DTypeError(text, f"one dtype for all of {name}")
         found.append(info)
     return found
 

@@ -321,10 +321,8 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
         )
     late = {"derivative": wanted.derivative is not None, "saturate": wanted.saturate}
     if there := [name for name, is_there in late.items() if is_there]:
-        raise LaunchError(
-            f"{op}: {' and '.join(there)} with complex arrays",
-            "compute the product, then apply a function of NumPy or of your framework",
-        )
+        near = "compute the product, then apply a function of NumPy or of your framework"
+        raise LaunchError(f"{op}: {' and '.join(there)} with complex arrays", near)
 
 
 # ---------------------------------------------------------------- the plan

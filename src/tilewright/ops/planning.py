@@ -35,10 +35,8 @@ def check_real(op: str, wanted: Wanted) -> None:
     for name in ("alpha", "beta"):
         given = getattr(wanted, name)
         if isinstance(given, complex | np.complexfloating):
-            raise LaunchError(
-                f"{op}: {name}={shown(given)} is complex and the arrays are real",
-                f"{name}={given.real:g}, or complex arrays",
-            )
+            text = f"{op}: {name}={shown(given)} is complex and the arrays are real"
+            raise LaunchError(text, f"{name}={given.real:g}, or complex arrays")
 
 
 def widened_on(dtype: DType, features: frozenset[str]) -> tuple[DType, ...]:

@@ -99,10 +99,8 @@ def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tupl
     a, b = tuple(a), tuple(b)
     for name, shape in (("a", a), ("b", b)):
         if not shape:
-            raise LaunchError(
-                f"{op} of shapes {a} and {b}: {name} has no dimensions, so there is no K to sum along",
-                "a * b",
-            )
+            text = f"{op} of shapes {a} and {b}: {name} has no dimensions, so there is no K to sum along"
+            raise LaunchError(text, "a * b")
     depth_b = b[-2] if len(b) > 1 else b[0]
     if a[-1] != depth_b:
         near = ""

@@ -233,10 +233,8 @@ def _names(reduce: Any) -> tuple[str, ...]:
     wrong = [name for name in names if not isinstance(name, str) or name not in REDUCTIONS]
     if wrong or not names or len(set(names)) < len(names):
         near = close_to(wrong[0], REDUCTIONS) if wrong and isinstance(wrong[0], str) else ""
-        raise LaunchError(
-            f"reduced_matmul: reduce={shown(reduce)}",
-            f"one of {', '.join(REDUCTIONS)}, or a tuple of different ones{near}",
-        )
+        near = f"one of {', '.join(REDUCTIONS)}, or a tuple of different ones{near}"
+        raise LaunchError(f"reduced_matmul: reduce={shown(reduce)}", near)
     return names
 
 
@@ -255,10 +253,8 @@ def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: 
     """Check that the operands are matrices with something to reduce, and that all shapes fit."""
     for name in ("a", "b"):
         if len(infos[name].shape) < 2:
-            raise LaunchError(
-                f"reduced_matmul: {name} has shape {infos[name].shape}",
-                f"a matrix, {name}[{'None, :' if name == 'a' else ':, None'}]",
-            )
+            near = f"a matrix, {name}[{'None, :' if name == 'a' else ':, None'}]"
+            raise LaunchError(f"reduced_matmul: {name} has shape {infos[name].shape}", near)
     if not shape[axis]:
         raise LaunchError(
             f"reduced_matmul: a @ b has shape {shape}: axis {axis} is empty, and an empty "

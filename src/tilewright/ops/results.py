@@ -114,10 +114,8 @@ def result_dtype(
         for name in (*read_arrays(kinds, wanted), *({"multiply"} & kinds.keys())):
             own = kinds[name]
             if not own.is_float and (own.bits > made.bits or (own.bits == made.bits and own != made)):
-                raise DTypeError(
-                    f"{name} is {own}, and a result of {made} cannot hold all its values",
-                    f"{name} as {made}, or out_dtype='f64'",
-                )
+                text = f"{name} is {own}, and a result of {made} cannot hold all its values"
+                raise DTypeError(text, f"{name} as {made}, or out_dtype='f64'")
         broken = []
         for name in ("alpha", "beta"):
             number = getattr(wanted, name) or 0
@@ -207,10 +205,8 @@ def check_sums(op: str, kinds: Mapping[str, DType], depth: int, kind: DType, wan
     changed = wanted.alpha != 1 or wanted.activation is not None or wanted.saturate
     changed |= not kinds.keys().isdisjoint((*ADDED, *SCALES, "multiply")) or wanted.dropped.probability > 0
     if changed or kind != dtypes.i32:
-        raise LaunchError(
-            f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator",
-            f"operands of f16, or {MOST_IN_I32} products at most",
-        )
+        text = f"{op}: sums of {depth} products of i8 may overflow the i32 accumulator"
+        raise LaunchError(text, f"operands of f16, or {MOST_IN_I32} products at most")
 
 
 # ----------------------------------------------------------------

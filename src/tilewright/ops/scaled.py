@@ -239,10 +239,8 @@ def scaled_mm(
     """
     if isinstance(b, RearrangedWeights):
         if any(one is not None for one in (scale_b, zero_b, group)):
-            raise LaunchError(
-                f"scaled_mm: b is {b!r}, which already contain scale_b, zero_b and group",
-                "leave these arguments out",
-            )
+            text = f"scaled_mm: b is {b!r}, which already contain scale_b, zero_b and group"
+            raise LaunchError(text, "leave these arguments out")
         b, scale_b, zero_b, group = b.b, b.scale_b, b.zero_b, b.group
     number, scales = _numbers_apart((scale_a, scale_b))
     arrays = (a, b, out, *scales, bias, zero_b, c, multiply, residual)

@@ -65,10 +65,8 @@ def number_of(op: str, name: str, given: Any) -> float | None:
     try:
         return float(given)
     except OverflowError:  # an integer beyond the range of floats
-        raise LaunchError(
-            f"{op}: {name}={shown(given)}, which is beyond the range of f64",
-            f"{name}={LARGEST if given > 0 else -LARGEST}",
-        ) from None
+        text = f"{op}: {name}={shown(given)}, which is beyond the range of f64"
+        raise LaunchError(text, f"{name}={LARGEST if given > 0 else -LARGEST}") from None
 
 
 def multiplied_as(a: DType, b: DType, op: str = "scaled_mm") -> DType:
@@ -494,10 +492,8 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
     """
     if group is None:
         if "zero_b" in infos:
-            raise LaunchError(
-                f"{op}: zero_b needs groups along K, and group is None",
-                f"group={infos['b'].shape[0]}, with one row in zero_b and scale_b",
-            )
+            near = f"group={infos['b'].shape[0]}, with one row in zero_b and scale_b"
+            raise LaunchError(f"{op}: zero_b needs groups along K, and group is None", near)
         if "scale_b" in infos and infos["scale_b"].dtype == dtypes.f8e8m0:
             raise LaunchError(
                 f"{op}: scale_b is f8e8m0, which needs groups along K, and group is None", "group=32"
@@ -509,19 +505,15 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
         raise LaunchError(f"{op}: group={group} needs a matrix of weights, and {what}", "(K, N)")
     depth, columns = shape
     if group < 1:
-        raise LaunchError(
-            f"{op}: group={group}, and a group has at least 1 element along K",
-            f"group={depth}, which makes one group, or None",
-        )
+        text = f"{op}: group={group}, and a group has at least 1 element along K"
+        raise LaunchError(text, f"group={depth}, which makes one group, or None")
     if depth % group:
         nearest = divisor_at_most(depth, group) if depth else 1
         raise LaunchError(f"{op}: group={group} does not divide K, {depth}", f"group={nearest}")
     given = [name for name in OF_GROUPS if name in infos]
     if not given:
-        raise LaunchError(
-            f"{op}: group={group}, and neither scale_b nor zero_b is an array",
-            f"scale_b of shape {(depth // group, columns)}",
-        )
+        text = f"{op}: group={group}, and neither scale_b nor zero_b is an array"
+        raise LaunchError(text, f"scale_b of shape {(depth // group, columns)}")
     for name in given:
         if infos[name].shape != (depth // group, columns):
             raise LaunchError(

@@ -565,10 +565,8 @@ def kernel_report(
     elif callable(kernel) and "target" in _parameters(kernel):
         subject, note = _of_call(kernel, arguments, named, target, arch)
     else:
-        raise LaunchError(
-            f"kernel_report: {shown(kernel)} is no kernel",
-            "a function decorated with @tw.kernel, its .bind(…), or an operation such as tw.matmul",
-        )
+        near = "a function decorated with @tw.kernel, its .bind(…), or an operation such as tw.matmul"
+        raise LaunchError(f"kernel_report: {shown(kernel)} is no kernel", near)
     return KernelReport(KernelFacts(subject, subject.target, arch, check_seconds, measure, note).record())
 
 

@@ -418,10 +418,8 @@ def _classify(array: Any) -> ArrayReader:
     if base_of(cls, "tilewright", "DeviceArray") is cls:
         return DEVICE_ARRAYS
     if base_of(cls, "jax", "Tracer"):
-        raise LaunchError(
-            "a JAX tracer has no memory: it stands for an array while JAX transforms a function",
-            "a call outside of jax.jit, jax.grad and jax.vmap",
-        )
+        text = "a JAX tracer has no memory: it stands for an array while JAX transforms a function"
+        raise LaunchError(text, "a call outside of jax.jit, jax.grad and jax.vmap")
     if hasattr(cls, "__dlpack__"):
         return frameworks.DLPACK
     if hasattr(array, "__cuda_array_interface__"):

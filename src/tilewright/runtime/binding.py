@@ -63,10 +63,8 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         if extent > MAX_EXTENT:
             raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be at most {MAX_EXTENT}")
     if info.dtype.kind not in KINDS:
-        raise DTypeError(
-            f"{name} is {info.dtype}, a dtype that kernels do not support",
-            f"its bytes, {name}.view(np.uint8)",
-        )
+        text = f"{name} is {info.dtype}, a dtype that kernels do not support"
+        raise DTypeError(text, f"its bytes, {name}.view(np.uint8)")
     empty = 0 in info.shape
     # The contiguous dimension: the last of stride 1 and extent above 1, else the last of stride 1. The
     # strides of an empty array mean nothing, unless elements share bytes; it counts as row-major.
@@ -233,10 +231,8 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
     lengths = {space.value.name: int(evaluate(space.elems, env)) for space in kernel.workspaces}
     for name, length in lengths.items():
         if length > MOST_ELEMENTS:
-            raise LaunchError(
-                f"kernel {kernel.name}: {length} elements of memory for {name}, whose indices have 32 bits",
-                f"{MOST_ELEMENTS}, by fewer blocks or fewer parts",
-            )
+            text = f"kernel {kernel.name}: {length} elements of memory for {name}, whose indices have 32 bits"
+            raise LaunchError(text, f"{MOST_ELEMENTS}, by fewer blocks or fewer parts")
     sizes = {param.sym.name: env[param.sym] for param in kernel.sizes}
     layouts = {name: (info.shape, info.strides) for name, info in arrays.items()}
     devices = (info.device for info in arrays.values() if info.device != NOWHERE)

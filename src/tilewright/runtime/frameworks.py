@@ -227,10 +227,8 @@ def numpy_element(given: Any) -> DType:
     if found is not None:
         return found
     if (one := _ONE_IN_A_BYTE.get(given)) is not None:
-        raise LaunchError(
-            f"an array of {given} has one number per byte",
-            f"tw.packed(tw.pack(array, tw.{one}), tw.{one}), with {one.per_byte} in each",
-        )
+        near = f"tw.packed(tw.pack(array, tw.{one}), tw.{one}), with {one.per_byte} in each"
+        raise LaunchError(f"an array of {given} has one number per byte", near)
     if not given.isnative:
         raise LaunchError(
             f"elements {given!r} have the other byte order; "
@@ -370,10 +368,8 @@ def _records_gradient(tensor: Any) -> bool:
 
 def _refuse_gradient(tensor: Any) -> None:
     if _records_gradient(tensor):
-        raise LaunchError(
-            "the tensor requires a gradient, and kernels record none",
-            "tensor.detach(), or a call under torch.no_grad()",
-        )
+        text = "the tensor requires a gradient, and kernels record none"
+        raise LaunchError(text, "tensor.detach(), or a call under torch.no_grad()")
 
 
 _forward_mode: Any = SimpleNamespace(_current_level=-1)
@@ -394,10 +390,8 @@ def has_tangent(tensor: Any) -> bool:
 
 def _refuse_tangent(tensor: Any) -> None:
     if has_tangent(tensor):
-        raise LaunchError(
-            "the tensor has a tangent of PyTorch's forward mode, which kernels would lose",
-            "torch.autograd.forward_ad.unpack_dual(tensor).primal",
-        )
+        text = "the tensor has a tangent of PyTorch's forward mode, which kernels would lose"
+        raise LaunchError(text, "torch.autograd.forward_ad.unpack_dual(tensor).primal")
 
 
 def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:

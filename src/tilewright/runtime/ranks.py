@@ -220,10 +220,8 @@ def _counted(kind: Any, verb: str, counter: Any, value: int, line: Location) -> 
     """Return an operation on a counter, and the counter's array."""
     info = _described(verb, "counter", counter)
     if info.dtype != u32 or any(extent != 1 for extent in info.shape) or info.readonly:
-        raise LaunchError(
-            f"{verb}: the counter is {info.dtype} of shape {info.shape}",
-            "an array of one u32 that can be written, for instance counters[1:2] of np.zeros(4, np.uint32)",
-        )
+        near = "an array of one u32 that can be written, for instance counters[1:2] of np.zeros(4, np.uint32)"
+        raise LaunchError(f"{verb}: the counter is {info.dtype} of shape {info.shape}", near)
     if not (is_integer(value) and 0 < value < 1 << 32):
         raise LaunchError(f"{verb}: value={shown(value)} of a u32 counter", "value=1")
     return kind(_value("counter", info), int(value), location=line), host_array(info)

@@ -53,10 +53,8 @@ def check_lanes(kernel: Kernel, lanes: object) -> None:
     if lanes is None or asked in legal:
         return
     near = kernel.lanes if asked is None else min(legal, key=lambda n: abs(n - asked))
-    raise LaunchError(
-        f"kernel {kernel.name}: lanes={shown(lanes)}; warps have {' or '.join(map(str, legal))} threads",
-        f"lanes={near}",
-    )
+    text = f"kernel {kernel.name}: lanes={shown(lanes)}; warps have {' or '.join(map(str, legal))} threads"
+    raise LaunchError(text, f"lanes={near}")
 
 
 def asked_blocks(kernel: Kernel, grid: Sequence[int], blocks: Any) -> list[tuple[int, ...]] | None:

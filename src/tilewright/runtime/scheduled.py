@@ -379,8 +379,6 @@ def without_schedule(
         return constants, None
     given = constants["schedule"]
     if given is not None and not isinstance(given, Schedule | Splitting):
-        raise LaunchError(
-            f"kernel {program.name}: schedule={shown(given)} is no schedule",
-            "tw.Schedule(...), or None to let the library choose",
-        )
+        text = f"kernel {program.name}: schedule={shown(given)} is no schedule"
+        raise LaunchError(text, "tw.Schedule(...), or None to let the library choose")
     return {name: value for name, value in constants.items() if name != "schedule"}, given

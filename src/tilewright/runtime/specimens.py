@@ -137,10 +137,8 @@ def like(
     least = kind.component.bytes
     (bytes_,) = _counts("alignment", (align,))
     if bytes_ < least or bytes_ % least:
-        raise LaunchError(
-            f"align={align!r}: an address of {kind} is a multiple of its {least} bytes",
-            max(bytes_ // least, 1) * least,
-        )
+        text = f"align={align!r}: an address of {kind} is a multiple of its {least} bytes"
+        raise LaunchError(text, max(bytes_ // least, 1) * least)
     if kind.is_packed and 0 not in extents:
         each, dim = kind.per_byte, packed_dim(steps, extents)
         if dim is None:
@@ -150,10 +148,8 @@ def like(
                 "strides=None, and order='C' or 'F'",
             )
         if rest := extents[dim] % each:
-            raise LaunchError(
-                f"extent {extents[dim]} of dimension {dim} for {kind}, where {each} numbers share a byte",
-                extents[dim] - rest + each,
-            )
+            text = f"extent {extents[dim]} of dimension {dim} for {kind}, where {each} numbers share a byte"
+            raise LaunchError(text, extents[dim] - rest + each)
         for step in (step for step in steps if step != 1 and step % each):
             nearest = step + each - step % each
             raise LaunchError(f"stride {step} of {kind} would begin within a byte", nearest)

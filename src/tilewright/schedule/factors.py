@@ -556,11 +556,9 @@ def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
     while isinstance(part, Map) and part.function == "convert":
         part = plain(part.given[0])
     if not isinstance(part, ArrayPart) or row not in part.at or product.span not in part.at:
-        raise TraceError(
-            f"a scale of a product must be an array tiled along {row.name} and {product.span.name}",
-            node.location or product.location,
-            f"S[{row.name}, {product.span.name} // 128]",
-        )
+        text = f"a scale of a product must be an array tiled along {row.name} and {product.span.name}"
+        near = f"S[{row.name}, {product.span.name} // 128]"
+        raise TraceError(text, node.location or product.location, near)
     run, rows = (run_along(part, span) or 1 for span in (product.span, row))
     if run == 1:
         raise TraceError(

@@ -330,10 +330,8 @@ class Schedule:
         """
         (m, n, _), groups = self.tile, self.cooperating
         if m % groups:
-            raise LayoutError(
-                f"{groups} groups cannot share the {m} rows of a tile equally",
-                f"{-(-m // groups) * groups} rows",
-            )
+            text = f"{groups} groups cannot share the {m} rows of a tile equally"
+            raise LayoutError(text, f"{-(-m // groups) * groups} rows")
         return _tiled(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
 
     @property

@@ -259,10 +259,8 @@ class LoadedKernel:
         info = describe(value, f"{self.name}, argument {name}")
         wanted, rank = self._dtypes[name], len(self.manifest["classes"][0][name]["shape"])
         if info.dtype != wanted or len(info.shape) != rank:
-            raise LaunchError(
-                f"{self.name}: {name} is {info.dtype} with {len(info.shape)} dimensions",
-                f"{wanted} with {rank}",
-            )
+            text = f"{self.name}: {name} is {info.dtype} with {len(info.shape)} dimensions"
+            raise LaunchError(text, f"{wanted} with {rank}")
         if info.readonly and any(name in one["writes"] for one in self.manifest["kernels"]):
             raise LaunchError(f"{self.name} writes {name}, which is read-only; pass a writable array")
         return info

@@ -244,10 +244,8 @@ class Distribution(Drawable):
         made = _part(self, tuple(start), tuple(shape))
         if made is None:
             nearest = tuple(self._nearest(dim, extent) for dim, extent in enumerate(shape))
-            raise LayoutError(
-                f"box of {tuple(shape)} at {tuple(start)} is not the same part of every thread's values",
-                f"boxes of {nearest} at multiples of their extents",
-            )
+            text = f"box of {tuple(shape)} at {tuple(start)} is not the same part of every thread's values"
+            raise LayoutError(text, f"boxes of {nearest} at multiples of their extents")
         return made
 
     def _nearest(self, dim: int, wanted: int) -> int:
@@ -381,10 +379,8 @@ def blocked(
             f"tile {tuple(tile)}, threads {tuple(threads)} and order {tuple(order)} differ in rank"
         )
     if sorted(order) != list(range(len(tile))):
-        raise LayoutError(
-            f"order={tuple(order)} does not name each of {len(tile)} dimensions once",
-            f"order={tuple(range(len(tile)))}, the first dimension fastest",
-        )
+        text = f"order={tuple(order)} does not name each of {len(tile)} dimensions once"
+        raise LayoutError(text, f"order={tuple(range(len(tile)))}, the first dimension fastest")
     for dim, (extent, count) in enumerate(zip(tile, threads, strict=True)):
         if extent % count:
             nearest = divisor_at_most(extent, count)
@@ -414,17 +410,13 @@ def _visited(
         return tuple(Mode(chunk[dim], dim, 1) for dim in fastest)
     if sorted(access_order) != list(range(len(chunk))):
         nearest = (first, *(dim for dim in reversed(range(len(chunk))) if dim != first))
-        raise LayoutError(
-            f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once",
-            f"access_order={nearest}",
-        )
+        text = f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once"
+        raise LayoutError(text, f"access_order={nearest}")
     run = chunk[first] if vector is None else int(vector)
     if run < 1 or chunk[first] % run:
         nearest_run = divisor_at_most(chunk[first], run)
-        raise LayoutError(
-            f"vectors of {run} do not divide a thread's {chunk[first]} values along dimension {first}",
-            f"vector={nearest_run}",
-        )
+        text = f"vectors of {run} do not divide a thread's {chunk[first]} values along dimension {first}"
+        raise LayoutError(text, f"vector={nearest_run}")
     steps = [
         Mode(chunk[dim] // run, dim, run) if dim == first else Mode(chunk[dim], dim, 1)
         for dim in map(int, access_order)

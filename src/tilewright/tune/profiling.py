@@ -128,10 +128,8 @@ def profile(
     """
     rows, legal, question = list[ProfileRow](), 0, subject.question()
     if question is None:
-        raise LaunchError(
-            f"{subject} is explicit, so that no schedules are compared",
-            "tw.testing.do_bench, or tilewright inspect --measure",
-        )
+        text = f"{subject} is explicit, so that no schedules are compared"
+        raise LaunchError(text, "tw.testing.do_bench, or tilewright inspect --measure")
     for count, candidate in enumerate(subject.candidates()):
         name = "untuned" if count == 0 else f"candidate {count}"
         against = "; ".join(candidate.against)
@@ -214,15 +212,11 @@ def reasons_of(subject: TuningSubject, arch: str | None = None) -> list[Reason]:
     """
     question = subject.question(arch)
     if not isinstance(question, Question):
-        raise LaunchError(
-            f"profile --why: {subject} is no product, whose time is estimated in parts",
-            "tilewright profile without --why",
-        )
+        text = f"profile --why: {subject} is no product, whose time is estimated in parts"
+        raise LaunchError(text, "tilewright profile without --why")
     if question.arch.rates is None:
-        raise LaunchError(
-            f"profile --why: no rates are known of {question.arch.name}, so that no time is estimated",
-            "--target cuda --arch sm_90a",
-        )
+        text = f"profile --why: no rates are known of {question.arch.name}, so that no time is estimated"
+        raise LaunchError(text, "--target cuda --arch sm_90a")
     choice, *others = [one for one in subject.candidates(arch) if not one.against]
     ranked = sorted(others, key=lambda one: ranked_us(Load(question, one.schedule)))
     found = []

@@ -272,10 +272,8 @@ class SubjectArrays:
         for index, extent in rows.items():
             count = prod(shapes[index.name])
             if extent < (count if index in distinct else min(count, 1)):
-                raise LaunchError(
-                    f"{index.name} has {count} elements, and chooses among {extent} rows",
-                    f"{extent} elements",
-                )
+                text = f"{index.name} has {count} elements, and chooses among {extent} rows"
+                raise LaunchError(text, f"{extent} elements")
             chosen = rng.integers(0, extent, count) if count > extent else rng.permutation(extent)[:count]
             found[index.name] = chosen.reshape(shapes[index.name])
         return found

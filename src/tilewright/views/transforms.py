@@ -257,10 +257,8 @@ class Slice:
         _check_rank("slice", self.at, view)
         rank = len(self.at)
         if wrong := [dim for dim in self.edges if not -rank <= dim < rank]:
-            raise LayoutError(
-                f"slice has edges={self.edges}: dimension {wrong[0]} is none of the {rank} dimensions",
-                min(max(wrong[0], -rank), rank - 1),
-            )
+            text = f"slice has edges={self.edges}: dimension {wrong[0]} is none of the {rank} dimensions"
+            raise LayoutError(text, min(max(wrong[0], -rank), rank - 1))
         shape: list[Int] = []
         start: list[Int] = []
         for dim, (part, extent) in enumerate(zip(self.at, view.shape, strict=True)):

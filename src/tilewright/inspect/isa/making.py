@@ -299,10 +299,8 @@ def _check_readable(target: str) -> None:
         ToolchainError: its disassembler is missing.
     """
     if target not in (HIP.name, CUDA.name):
-        raise LaunchError(
-            f"target {target} has no listing of machine code that is read here",
-            f"--target {HIP.name} --arch {HIP.arch}",
-        )
+        text = f"target {target} has no listing of machine code that is read here"
+        raise LaunchError(text, f"--target {HIP.name} --arch {HIP.arch}")
     if target == CUDA.name:
         find_nvdisasm()
 

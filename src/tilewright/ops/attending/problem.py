@@ -75,15 +75,11 @@ class AttentionWords(NamedTuple):
         if isinstance(self.diagonal, str) and self.diagonal != LAST:
             raise LaunchError(f"{self.op}: diagonal={self.diagonal!r}", f"{LAST!r}, or an integer")
         if self.diagonal and not self.causal:
-            raise LaunchError(
-                f"{self.op}: diagonal={self.diagonal!r} moves the causal mask, and causal is False",
-                "causal=True",
-            )
+            text = f"{self.op}: diagonal={self.diagonal!r} moves the causal mask, and causal is False"
+            raise LaunchError(text, "causal=True")
         if self.window is not None and not self.causal:
-            raise LaunchError(
-                f"{self.op}: window={self.window} counts keys up to the diagonal, and causal is False",
-                "causal=True",
-            )
+            text = f"{self.op}: window={self.window} counts keys up to the diagonal, and causal is False"
+            raise LaunchError(text, "causal=True")
         if self.window is not None and self.window < 1:
             raise LaunchError(f"{self.op}: window={self.window}", "1, a key for each row")
         if self.soft_cap is not None and not LEAST_CAP <= self.soft_cap <= 1 / LEAST_CAP:

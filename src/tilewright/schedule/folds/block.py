@@ -199,10 +199,8 @@ class FoldBlock:
         self.parts = self._parts()
         if self.schedule.fold == KEPT and self.schedule.is_split:
             most = self.schedule.blocks
-            require(
-                self.tiles * self.parts <= most,
-                f"the tiles have more than {most} blocks, which wait for each other",
-            )
+            text = f"the tiles have more than {most} blocks, which wait for each other"
+            require(self.tiles * self.parts <= most, text)
         rest: Index = block_index(self.tiles * self.parts)
         if self.schedule.is_split:
             part, tile = let(rest % self.parts), let(rest // self.parts)

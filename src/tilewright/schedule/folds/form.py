@@ -468,11 +468,9 @@ def _cells(form: FoldForm) -> None:
         if cell.axes not in legal:
             axes = " or ".join(map(_named, legal))
             rows = ", or the rows of a step: i = tw.alias(n), and O[i, e] = ..." if form.fold.results else ""
-            _refuse(
-                f"{cell.name} has the axes {_named(cell.axes)}; a loop carries values with the axes {axes}",
-                f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype}){rows}",
-                cell.location or form.flow.stores[0].location,
-            )
+            text = f"{cell.name} has the axes {_named(cell.axes)}; a loop carries values with the axes {axes}"
+            near = f"{cell.name} = tw.zeros({_named((m,))}, tw.{cell.dtype}){rows}"
+            _refuse(text, near, cell.location or form.flow.stores[0].location)
     for fold in form.repeats:
         for node in (one for step in fold.steps for one in walk(step, set(map(id, fold.cells)))):
             if isinstance(node, Sum):

@@ -186,10 +186,8 @@ class _Clockwork:
             now, group = heapq.heappop(self.heap)
             self._resume(group, now)
         if any(self.left.values()):
-            raise LaunchError(
-                f"blocks={self.costs.blocks}: blocks that wait leave no place for those that they wait for",
-                f"blocks={2 * self.costs.blocks}",
-            )
+            text = f"blocks={self.costs.blocks}: blocks that wait leave no place for those that they wait for"
+            raise LaunchError(text, f"blocks={2 * self.costs.blocks}")
         return sorted(self.spans)
 
     def _begin(self, stream: int, step: int, now: float) -> None:

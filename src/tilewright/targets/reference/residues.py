@@ -234,10 +234,8 @@ class Residues(Numbers):
         if not dtype.is_float:
             return dtype.numpy
         if dtype.components > 1 or dtype.is_packed:
-            raise DTypeError(
-                f"{dtype} has no residues modulo 2**61 - 1",
-                "real floats of 8 bits and more, such as the planes of complex numbers",
-            )
+            near = "real floats of 8 bits and more, such as the planes of complex numbers"
+            raise DTypeError(f"{dtype} has no residues modulo 2**61 - 1", near)
         return _WIDE
 
     def poison(self, dtype: DType, shape: int | tuple[int, ...]) -> Array:
