@@ -150,7 +150,8 @@ NEAREST = {
     "Distribution": "operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked",
     "MmaAtom": "one of tw.atoms, e.g. tw.atoms.MMA_F16",
     "TiledMma": "tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2))",
-    "Fragment": "tw.load(tensor) of an explicit kernel, which brings a tensor to registers",
+    "Fragment": "tw.load(tensor), which brings a tensor to registers; in a kernel with tw.tiles a tile, such "
+    "as x[m, n] or tw.positions(n)",
     "Tensor": "a parameter of the kernel, tw.shared, or tile, slice or view of one",
     "Program": "tw.kernel, which makes a kernel of a function",
     "Kernel": "what trace(...) of a tw.kernel gives",

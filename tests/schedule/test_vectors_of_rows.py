@@ -115,6 +115,61 @@ def test_a_column_and_a_vector_make_rows(shape: tuple[int, int], target: str) ->
     assert (found == np.abs(c - x[:, None])).all()
 
 
+@tw.kernel(dY="M N", X="M N", mean="M", rstd="M", dw="N", db="N")
+def gradients_of_norm(dY, X, mean, rstd, dw, db):
+    for n in tw.tiles(dw):
+        dw[n] = (dY[:, n] * (X[:, n] - mean[:, None]) * rstd[:, None]).sum(axis=0)
+        db[n] = dY[:, n].sum(axis=0)
+
+
+@pytest.mark.parametrize("shape", [(37, 13), (1, 1), (0, 3), (3, 0), (70, 130)])
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_vector_with_a_new_axis_has_an_element_for_each_row_of_whole_columns(
+    shape: tuple[int, int], target: str
+) -> None:
+    rng = np.random.default_rng(0)
+    dy, x = rng.integers(-3, 4, (2, *shape)).astype(np.float32)
+    mean, rstd = rng.integers(-3, 4, (2, shape[0])).astype(np.float32)
+    dw, db = np.full((2, shape[1]), np.nan, np.float32)
+    gradients_of_norm(dy, x, mean, rstd, dw, db, target=target)
+    assert (dw == (dy * (x - mean[:, None]) * rstd[:, None]).sum(0)).all()
+    assert (db == dy.sum(0)).all()
+
+
+def test_refusals_that_new_users_meet_say_what_to_write() -> None:
+    @tw.kernel(X="T N", offsets="H", Y="G N")
+    def segments(X, offsets, Y):
+        tw.require(offsets.shape[0] == Y.shape[0] + 1, "an end for each start")
+        for g, n in tw.tiles(Y, batch=1):
+            total = tw.zeros((n,), tw.f32)
+            for t in tw.steps(X.shape[0], begin=offsets[:-1][g], end=offsets[1:][g]):
+                total.assign(total + X[t, n].sum(axis=0))
+            Y[g, n] = total
+
+    x, y = np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
+    with pytest.raises(tw.TraceError, match=r"call the kernel with offsets\[:-1\] and offsets\[1:\]"):
+        segments.flow(x, np.int32([0, 1, 4]), y)
+
+    @tw.kernel(X="N", p=tw.f32)
+    def dropped(X, p):
+        for n in tw.tiles(X):
+            X[n] = tw.dropout(X[n], p, 7, 2.0, 1)
+
+    with pytest.raises(tw.TraceError, match=r"a tile, such as x\[m, n\] or tw.positions\(n\)"):
+        dropped.flow(x[0], 0.5)
+
+    @tw.kernel(X="B N", Y="B K")
+    def cosines(X, Y):
+        for b, k in tw.tiles(Y):
+            acc = tw.zeros()
+            for t in tw.steps(X.shape[1]):
+                acc += X[b, t] @ tw.cos((tw.positions(t)[:, None] * tw.positions(k)).to(tw.f32))
+            Y[b, k] = acc
+
+    with pytest.raises(tw.TraceError, match="an array of the computed values, which another kernel stores"):
+        cosines(x, x.copy(), target="cpu")
+
+
 @tw.kernel(Wr="B N", Wi="B N", Xr="N T", Xi="N T", power="B")
 def beam_power(Wr, Wi, Xr, Xi, power):
     for b in tw.tiles(power):

@@ -419,9 +419,9 @@ class FunctionSignature:
 def _parameter(program: str, name: str, declared: Any, default: Any) -> Parameter:
     """Return a run-time parameter; ``default`` is None if it has none."""
     if is_reserved(name):
-        raise SignatureError(
-            f"kernel {program}: parameter {name} has a name that printed kernels reserve; rename it"
-        )
+        near = f"{name}_" if name.isascii() else "a name of ASCII characters"
+        text = f"kernel {program}: parameter {name} has a name that printed kernels reserve"
+        raise SignatureError(f"{text}; nearest legal choice: {near}")
     if isinstance(declared, str):
         dims, kinds = tuple(declared.split()), tuple[type, ...]()
         if dims.count(BATCH) > 1:

@@ -270,7 +270,7 @@ class Tensor(Rearranged):
     @overload
     def __getitem__(self, index: Any) -> Tensor: ...
     def __getitem__(self, index: Any) -> Any:
-        if (flow := current().flow) is not None and _has_spans(as_tuple(index)):
+        if (flow := current().flow) is not None and _is_tile(as_tuple(index)):
             return flow.part(self, as_tuple(index))
         shape = self.value.tensor.shape
         parts = _whole_index(index, len(shape))
@@ -480,6 +480,15 @@ class Tensor(Rearranged):
 def _has_spans(index: Sequence[Any]) -> bool:
     """Return whether an index contains spans of a dataflow kernel."""
     return any(isinstance(part, SpanIndex | Tile) for part in index)
+
+
+def _is_tile(index: Sequence[Any]) -> bool:
+    """Return whether an index in a dataflow kernel makes a tile: spans, or whole rows with a new axis."""
+    if _has_spans(index):
+        return True
+    whole = [one for one in index if isinstance(one, slice) and one.start is one.stop is one.step is None]
+    axes = sum(one is None for one in index)
+    return axes > 0 and len(whole) + axes == len(index)
 
 
 def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:

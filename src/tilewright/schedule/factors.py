@@ -528,7 +528,8 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
         raise _vector_refusal(product, row)
     if not whole:
         text = f"an operand of a product needs a main array, tiled along {row.name} and {product.span.name}"
-        raise TraceError(text, node.location or product.location, EXPLICIT)
+        near = f"an array of the computed values, which another kernel stores; or {EXPLICIT}"
+        raise TraceError(text, node.location or product.location, near)
     others = tuple(part for part in parts if part is not whole[0])
     return Factor(whole[0], row, product.span, plain(node), others, _scale(scale, row, product))
 

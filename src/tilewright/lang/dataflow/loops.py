@@ -269,9 +269,11 @@ def _bounded(begin: Any, end: Any) -> Groups:
             continue
         else:
             given = f"tw.steps with {name}={shown(one)}"
-        raise TraceError(
-            f"{given}", here(), f"a whole array of i32 with one dimension, at a batch: {name}=rows[b]"
-        )
+        near = f"a whole array of i32 with one dimension, at a batch: {name}=rows[b]"
+        if isinstance(node, ArrayPart) and node.operand.transforms:
+            array = node.operand.name
+            near = f"an argument of its own for each view: call the kernel with {array}[:-1] and {array}[1:]"
+        raise TraceError(given, here(), near)
     [index, *others] = dict.fromkeys(node.at[0] for node in found)
     tiles = _flow("tw.steps").tiles
     others += [span.groups.index for span in tiles if span.groups and span.groups.index != index]

@@ -9,6 +9,8 @@ import numpy as np
 
 from tilewright.dataflow.nodes import (
     STEPS,
+    TILE,
+    ArrayPart,
     Arrival,
     Axis,
     Departure,
@@ -19,6 +21,7 @@ from tilewright.dataflow.nodes import (
     NumberParam,
     Span,
     Store,
+    walk,
 )
 from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
@@ -155,7 +158,7 @@ def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
             axis for node in nodes if len(node.axes) >= -place and (axis := node.axes[place]) is not None
         )
         if len(found) > 1:
-            raise _no_broadcast(function, nodes, [axis.name for axis in found])
+            raise _no_broadcast(function, nodes, [*found])
         made.append(next(iter(found), None))
     spans = [axis for axis in made if axis is not None]
     if len(set(spans)) < len(spans):
@@ -163,10 +166,14 @@ def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
     return tuple(made)
 
 
-def _no_broadcast(function: str, nodes: Sequence[Node], met: Sequence[str]) -> TraceError:
+def _no_broadcast(function: str, nodes: Sequence[Node], met: Sequence[Span]) -> TraceError:
     shapes = " and ".join(_shown(node) for node in nodes if node.axes)
     full = max(nodes, key=lambda node: len(node.axes))
-    nearest = f"axes of one order, e.g. {met[0]} for both" if met else "each span along one axis only"
+    nearest = f"axes of one order, e.g. {met[0].name} for both" if met else "each span along one axis only"
+    if [span.kind for span in met] == [TILE, STEPS]:
+        for node in (one for one in nodes if met[1] in one.axes):
+            for part in (one for one in walk(node) if isinstance(one, ArrayPart) and one.at == (met[1],)):
+                nearest = f"{part.operand.name}[{met[0].name}]{'[:, None]' * (node.axes[-1] is None)}"
     for node in nodes:
         if set(node.axes) <= set(full.axes) and node is not full:
             text = ", ".join(":" if axis in node.axes else "None" for axis in full.axes)
