@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.torch.test_products import drawn
 
 import tilewright as tw
+import tilewright.distributed as td
 import tilewright.torch as tt
-from tilewright.errors import LaunchError, SignatureError
+from tilewright.errors import DTypeError, LaunchError, SignatureError
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -177,3 +179,88 @@ def test_wrong_gradients_of_a_kernel_are_named() -> None:
     for other in (operation, len):
         with pytest.raises(SignatureError, match="is no kernel; nearest legal choice"):
             tt.op(other)
+
+
+def test_layers_of_gates_and_attention_are_replaced() -> None:
+    """Quantised layers, adapters and hooks in a `GatedLinear` were an error or ignored."""
+
+    class Adapter(torch.nn.Module):
+        def __init__(self, base: torch.nn.Module) -> None:
+            super().__init__()
+            self.base, self.down = base, torch.nn.Parameter(torch.ones(3, 32) / 8)
+            self.up = torch.nn.Parameter(torch.ones(32, 3) / 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.base(x) + tt.linear(tt.linear(x, self.down), self.up)
+
+    x = drawn(5, 32).float()
+    gated = tt.GatedLinear(32, 32, bias=True)
+    model = torch.nn.Sequential(gated)
+    assert tt.convert(model, weights="i8") == {"0.gate": "QuantizedLinear", "0.up": "QuantizedLinear"}
+    gate, up = gated.gate.dequantized(), gated.up.dequantized()  # type: ignore[operator]
+    exact = torch.nn.functional.silu(gate(x)) * up(x)
+    torch.testing.assert_close(model(x), exact, rtol=1e-4, atol=1e-5)
+
+    gated.gate = Adapter(gated.gate)  # type: ignore[assignment]
+    given = x.clone().requires_grad_()
+    model(given).sum().backward()
+    like = x.clone().requires_grad_()
+    exact = torch.nn.functional.silu(gate(like) + like.sum(-1, keepdim=True) * 3 / 64) * up(like)
+    torch.testing.assert_close(model(given), exact, rtol=1e-4, atol=1e-5)
+    exact.sum().backward()
+    torch.testing.assert_close(given.grad, like.grad, rtol=1e-4, atol=1e-5)
+    assert gated.gate.up.grad is not None  # type: ignore[union-attr]
+
+    seen = tt.GatedLinear(32, 32)
+    before = seen(x)
+    seen.up.register_forward_hook(lambda layer, given, y: 2 * y)
+    torch.testing.assert_close(seen(x), 2 * before, rtol=1e-4, atol=1e-5)
+
+    layer = tt.Attention(32, 4)
+    layer.out_proj = Adapter(layer.out_proj)  # type: ignore[assignment]
+    assert layer(x[None]).shape == (1, 5, 32)
+
+
+def test_a_quantised_layer_prints_its_format() -> None:
+    assert "in_features=32, out_features=16, bias=True, weights='i4', group=16" in repr(
+        tt.QuantizedLinear(32, 16, weights="i4", group=16)
+    )
+
+
+def test_transforms_of_calls_over_ranks_are_refused() -> None:
+    """The message was that of PyTorch, about `setup_context` or the address of a tensor."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        a, b = drawn(3, 8).float(), drawn(8, 4).float()
+        for call in (td.all_gather_matmul, td.matmul_reduce_scatter, td.matmul_all_reduce):
+            for transformed in (
+                torch.func.grad(lambda a, call=call: call(a, b).sum()),
+                torch.func.vmap(lambda row, call=call: call(row[None], b)),
+            ):
+                with pytest.raises(LaunchError, match=r"torch\.func transforms the call, .*autograd\.grad"):
+                    transformed(a)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_mask_of_truth_values_names_the_numbers() -> None:
+    q, seen = drawn(2, 3, 4, 8).float(), torch.ones(4, 4, dtype=torch.bool).tril()
+    with pytest.raises(
+        DTypeError, match=r"bias is boolean; .*0 for keys that a row sees, and -inf for others"
+    ):
+        tt.attention(q, q, q, bias=seen)
+    numbers = torch.zeros(4, 4).masked_fill(~seen, -torch.inf)
+    exact = torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=seen)
+    torch.testing.assert_close(tt.attention(q, q, q, bias=numbers), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_placed_tensors_are_refused() -> None:
+    """An operation without a rule for placements names the functions that have one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        x = dist.tensor.distribute_tensor(drawn(3, 8).float(), mesh, [dist.tensor.Shard(0)])
+        with pytest.raises(LaunchError, match=r"matmul: a tensor is a DTensor.*tilewright.distributed"):
+            tt.matmul(x, x.mT)
+    finally:
+        dist.destroy_process_group()

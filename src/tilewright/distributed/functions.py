@@ -42,6 +42,11 @@ def _cast(tensors: Sequence[Any]) -> list[Any]:
 
 def _how(name: str, group: Any, words: Mapping[str, Any], scales: Sequence[Any], **more: Any) -> How:
     """Return how ranks compute a call, from its arguments."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise LaunchError(
+            f"{name}: torch.func transforms the call, and ranks exchange no tensors inside of a transform",
+            "torch.autograd.grad instead of torch.func.grad, or the call outside of torch.func.vmap",
+        )
     given = {one: word for one, word in zip(SCALED, scales, strict=True) if word is not None}
     if more.get("sizes") is not None:
         more["sizes"] = tuple(int(one) for one in more["sizes"])

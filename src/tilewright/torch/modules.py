@@ -19,8 +19,11 @@ from tilewright.torch.products import linear, matmul
 from tilewright.torch.terms import (
     ACTIVATION_MODULES,
     FORMATS,
+    HOOKS,
     IN_GROUPS,
+    activated,
     activation_of,
+    is_observed,
     numbers_of_codes,
     quantized,
 )
@@ -120,6 +123,10 @@ class GatedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K)."""
         gate, up = self.gate, self.up
+        if not all(_is_product(one, (nn.Linear, Linear, QuantizedLinear)) for one in (gate, up)):
+            return activated(self.activation, gate(x)) * up(x)
+        if isinstance(gate, QuantizedLinear) or isinstance(up, QuantizedLinear):
+            return _product(up, x, multiply=_product(gate, x, activation=self.activation))
         words: dict[str, Any] = {"activation": self.activation, "precision": self.precision}
         return gated_matmul(x, gate.weight.mT, up.weight.mT, bias_b=gate.bias, bias_c=up.bias, **words)
 
@@ -172,7 +179,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (B, M, embed_dim)."""
-        whole = linear(x, self.in_proj_weight, self.in_proj_bias, precision=self.out_proj.precision)
+        precision = getattr(self.out_proj, "precision", "exact")  # it may be another layer by now
+        whole = linear(x, self.in_proj_weight, self.in_proj_bias, precision=precision)
         q, k, v = whole.unflatten(-1, (3, self.num_heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind()
         out = attention(q, k, v, causal=self.causal)
         return self.out_proj(out.transpose(-2, -3).flatten(-2))
@@ -282,6 +290,12 @@ class QuantizedLinear(nn.Module):
             words |= {"group": self.group, "packed": self.weights}
         return scaled_mm(x, codes.mT, **words)
 
+    def extra_repr(self) -> str:
+        """Return the extents and the format, which `print` shows."""
+        group = "" if self.group is None else f", group={self.group}"
+        extents = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{extents}, bias={self.bias is not None}, weights={self.weights!r}{group}"
+
     def dequantized_weight(self) -> torch.Tensor:
         """Return the weight (N, K) that the codes and scales stand for, in f32."""
         scales = self.scales if self.scales.dim() == 1 else self.scales.mT
@@ -330,13 +344,6 @@ class QuantizedLinear(nn.Module):
 def _fits_bytes(in_features: int, group: int) -> bool:
     """Return whether numbers of 4 bits fill whole bytes and groups along K."""
     return group > 0 and in_features % group == 0 and in_features % 2 == 0
-
-
-HOOKS = (
-    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-)
-"""Names of the hooks that a quantised layer takes over; hooks of gradients and state dicts do not fit it."""
 
 
 def _with_class(layer: nn.Module, new: Any, **words: Any) -> nn.Module:
@@ -424,8 +431,11 @@ class Order(NamedTuple):
 PRODUCTS = (Linear, Conv1D, QuantizedLinear)
 """The layers that `FeedForward` multiplies by itself."""
 
-OBSERVERS = (*HOOKS, "_backward_hooks", "_backward_pre_hooks")
-"""Names of all hooks; a layer that has one is called as a module."""
+
+def _is_product(layer: nn.Module, kinds: tuple[type, ...] = PRODUCTS) -> bool:
+    """Return whether a call of a layer is only the product with its weight, which a kernel may do instead."""
+    is_known = type(layer) in kinds and getattr(layer, "activation", None) is None
+    return is_known and "forward" not in layer.__dict__ and not is_observed(layer)
 
 
 def _product(layer: Any, x: torch.Tensor, **terms: Any) -> torch.Tensor:
@@ -485,14 +495,7 @@ class FeedForward(nn.Module):
         activation: Any = layers[order.activation]
         known = type(activation) is self.kind and "forward" not in activation.__dict__
         known = known and (self.kind not in ACTIVATION_MODULES or activation_of(activation) == self.function)
-        known = known and all(
-            type(one) in PRODUCTS
-            and getattr(one, "activation", None) is None
-            and "forward" not in one.__dict__
-            for one in products
-        )
-        observed = (getattr(one, name) for one in (*products, activation) for name in OBSERVERS)
-        return known and not any(observed) and not torch.nn.modules.module._has_any_global_hook()
+        return known and not is_observed(activation) and all(_is_product(one) for one in products)
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the layers of a tensor (..., K).

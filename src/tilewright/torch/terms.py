@@ -350,3 +350,28 @@ def quantized(
 def _scales(most: torch.Tensor, largest: int) -> torch.Tensor:
     """Return the scales by which the largest magnitudes ``most`` become ``largest``; 1 for zeros."""
     return torch.where(most > 0, most / largest, torch.ones_like(most))
+
+
+# ---------------------------------------------------------------- hooks of layers
+
+HOOKS = (
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+)
+"""Names of the hooks that a quantised layer takes over; hooks of gradients and state dicts do not fit it."""
+
+OBSERVERS = (*HOOKS, "_backward_hooks", "_backward_pre_hooks")
+"""Names of all hooks; a layer that has one is called as a module."""
+
+
+def is_observed(layer: torch.nn.Module) -> bool:
+    """Return whether a layer has hooks, or all modules have.
+
+    Args:
+        layer: the layer.
+
+    Example:
+        >>> is_observed(torch.nn.Linear(2, 2))
+        False
+    """
+    return any(getattr(layer, name) for name in OBSERVERS) or torch.nn.modules.module._has_any_global_hook()

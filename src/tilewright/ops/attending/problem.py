@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tilewright.dtypes import DType, bf16, f16, f32, i32, i64
+from tilewright.dtypes import DType, bf16, boolean, f16, f32, i32, i64
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.results import agreed
@@ -366,7 +366,8 @@ def result_dtype(infos: Mapping[str, ArrayInfo], asked: DType | str | None) -> D
 def _check_dtype(infos: Mapping[str, ArrayInfo], name: str) -> None:
     """Refuse an array of another dtype than those of `SUPPORTED`."""
     if infos[name].dtype not in SUPPORTED:
-        raise DTypeError(f"{_called(infos)}: {name} is {infos[name].dtype}", ONE_OF)
+        near = "0 for keys that a row sees, and -inf for others, in " if infos[name].dtype == boolean else ""
+        raise DTypeError(f"{_called(infos)}: {name} is {infos[name].dtype}", near + ONE_OF)
 
 
 def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
