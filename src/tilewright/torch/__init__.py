@@ -2,7 +2,7 @@
 
 from tilewright.torch.attending import attention
 from tilewright.torch.contractions import col2im, complex_matmul, einsum, im2col
-from tilewright.torch.kernels import KernelOperation, op
+from tilewright.torch.kernels import KernelOperation, LayerNorm, RMSNorm, layer_norm, op, rms_norm
 from tilewright.torch.layers import (
     gated_matmul,
     gemm_chain,
@@ -27,8 +27,10 @@ __all__ = [
     "Conv1D",
     "GatedLinear",
     "KernelOperation",
+    "LayerNorm",
     "Linear",
     "QuantizedLinear",
+    "RMSNorm",
     "Replacements",
     "attention",
     "col2im",
@@ -41,9 +43,11 @@ __all__ = [
     "grouped_matmul",
     "im2col",
     "inductor_options",
+    "layer_norm",
     "linear",
     "matmul",
     "op",
     "reduced_matmul",
+    "rms_norm",
     "scaled_mm",
 ]

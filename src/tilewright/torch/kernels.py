@@ -1,4 +1,4 @@
-"""Make an operation of PyTorch from a kernel: ``op = tilewright.torch.op(kernel)``."""
+"""Operations of PyTorch made from kernels: ``op = tilewright.torch.op(kernel)``, and norms of rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.compiler import is_compiling
+from torch.nn import functional
 
+from tilewright.dtypes import f32
 from tilewright.errors import LaunchError, SignatureError
+from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.functions import rsqrt
 from tilewright.lang.program import FunctionSignature
-from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.torch.registry import Operation, recorded, tensors_of
+from tilewright.runtime.kernel import Bound, Kernel, kernel
+from tilewright.torch.registry import PLAIN, Operation, recorded, tensors_of
 
 _NAMES: set[str] = set()
 """Names of operations; PyTorch knows an operation by its name."""
@@ -203,3 +209,301 @@ class WithGradient(torch.autograd.Function):
                     f"that of the argument, {tuple(like or ())}",
                 )
         return None, *made
+
+
+# ---------------------------------------------------------------- norms of rows
+
+
+@kernel(X="M N", weight="N", bias="N", Y="M N", mean="M", scale="M", eps=f32)
+def rows_by_mean(X: Any, weight: Any, bias: Any, Y: Any, mean: Any, scale: Any, eps: Any) -> None:
+    """``Y = (X - mean) * scale * weight + bias``, where scale is 1 over the root of the variance + eps."""
+    for m in tiles(mean):
+        x = X[m].to(f32)
+        center = x.sum(axis=1) / X.shape[1]
+        far = x - center[:, None]
+        factor = rsqrt((far * far).sum(axis=1) / X.shape[1] + eps)
+        Y[m] = far * factor[:, None] * weight + bias
+        mean[m], scale[m] = center, factor
+
+
+@kernel(X="M N", weight="N", Y="M N", scale="M", eps=f32)
+def rows_by_size(X: Any, weight: Any, Y: Any, scale: Any, eps: Any) -> None:
+    """``Y = X * scale * weight``, where scale is 1 over the root of the mean of squares + eps."""
+    for m in tiles(scale):
+        x = X[m].to(f32)
+        factor = rsqrt((x * x).sum(axis=1) / X.shape[1] + eps)
+        Y[m] = x * factor[:, None] * weight
+        scale[m] = factor
+
+
+@kernel(dY="M N", X="M N", weight="N", mean="M", scale="M", dX="M N")
+def gradient_by_mean(dY: Any, X: Any, weight: Any, mean: Any, scale: Any, dX: Any) -> None:
+    """``dX = scale (g - mean(g) - h mean(g h))`` with ``g = dY weight`` and ``h = (X - mean) scale``."""
+    for m in tiles(mean):
+        g = dY[m].to(f32) * weight
+        h = (X[m].to(f32) - mean[m][:, None]) * scale[m][:, None]
+        average, along = g.sum(axis=1) / X.shape[1], (g * h).sum(axis=1) / X.shape[1]
+        dX[m] = scale[m][:, None] * (g - average[:, None] - h * along[:, None])
+
+
+@kernel(dY="M N", X="M N", weight="N", scale="M", dX="M N")
+def gradient_by_size(dY: Any, X: Any, weight: Any, scale: Any, dX: Any) -> None:
+    """``dX = scale (g - h mean(g h))`` with ``g = dY weight`` and ``h = X scale``."""
+    for m in tiles(scale):
+        g, h = dY[m].to(f32) * weight, X[m].to(f32) * scale[m][:, None]
+        along = (g * h).sum(axis=1) / X.shape[1]
+        dX[m] = scale[m][:, None] * (g - h * along[:, None])
+
+
+@kernel(dY="M N", X="M N", mean="M", scale="M", dweight="N", dbias="N")
+def gradients_of_columns(dY: Any, X: Any, mean: Any, scale: Any, dweight: Any, dbias: Any) -> None:
+    """``dweight``, the sums of ``dY * (X - mean) * scale`` along columns, and ``dbias``, those of dY."""
+    for n in tiles(dweight):
+        by_weight, by_bias = zeros((n,), f32), zeros((n,), f32)
+        for m in steps(X.shape[0]):
+            g = dY[m, n].to(f32)
+            h = (X[m, n].to(f32) - mean[m][:, None]) * scale[m][:, None]
+            by_weight.assign(by_weight + (g * h).sum(axis=0))
+            by_bias.assign(by_bias + g.sum(axis=0))
+        dweight[n], dbias[n] = by_weight, by_bias
+
+
+@kernel(dY="M N", X="M N", scale="M", dweight="N")
+def gradient_of_columns(dY: Any, X: Any, scale: Any, dweight: Any) -> None:
+    """``dweight``, the sums of ``dY * X * scale`` along columns."""
+    for n in tiles(dweight):
+        total = zeros((n,), f32)
+        for m in steps(X.shape[0]):
+            total.assign(total + (dY[m, n].to(f32) * X[m, n].to(f32) * scale[m][:, None]).sum(axis=0))
+        dweight[n] = total
+
+
+BY_MEAN = op(
+    rows_by_mean, results=("Y", "mean", "scale"), dtypes=dict.fromkeys(("mean", "scale"), torch.float32)
+)
+BY_SIZE = op(rows_by_size, results=("Y", "scale"), dtypes={"scale": torch.float32})
+OF_ROWS_BY_MEAN, OF_ROWS_BY_SIZE = (op(one, results=("dX",)) for one in (gradient_by_mean, gradient_by_size))
+OF_COLUMNS_BY_MEAN = op(gradients_of_columns, results=("dweight", "dbias"))
+OF_COLUMNS_BY_SIZE = op(gradient_of_columns, results=("dweight",))
+
+
+@BY_MEAN.backward
+def _by_mean(
+    dY: torch.Tensor,
+    X: torch.Tensor,
+    weight: torch.Tensor,
+    mean: torch.Tensor,
+    scale: torch.Tensor,
+    eps: float,
+) -> dict[str, torch.Tensor]:
+    """The gradients; those that want gradients themselves are computed by PyTorch."""
+    if not torch.is_grad_enabled():
+        dweight, dbias = OF_COLUMNS_BY_MEAN(dY, X, mean, scale)
+        return {"X": OF_ROWS_BY_MEAN(dY, X, weight, mean, scale), "weight": dweight, "bias": dbias}
+    x, g = X.float(), dY.float()
+    far = x - x.mean(1, keepdim=True)
+    factor = torch.rsqrt(far.square().mean(1, keepdim=True) + eps)
+    h, d = far * factor, g * weight
+    dx = factor * (d - d.mean(1, keepdim=True) - h * (d * h).mean(1, keepdim=True))
+    kind = X.dtype
+    return {"X": dx.to(kind), "weight": (g * h).sum(0).to(kind), "bias": g.sum(0).to(kind)}
+
+
+@BY_SIZE.backward
+def _by_size(
+    dY: torch.Tensor, X: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, eps: float
+) -> dict[str, torch.Tensor]:
+    """The gradients; those that want gradients themselves are computed by PyTorch."""
+    if not torch.is_grad_enabled():
+        return {"X": OF_ROWS_BY_SIZE(dY, X, weight, scale), "weight": OF_COLUMNS_BY_SIZE(dY, X, scale)}
+    x, g = X.float(), dY.float()
+    factor = torch.rsqrt(x.square().mean(1, keepdim=True) + eps)
+    h, d = x * factor, g * weight
+    dx = factor * (d - h * (d * h).mean(1, keepdim=True))
+    return {"X": dx.to(X.dtype), "weight": (g * h).sum(0).to(X.dtype)}
+
+
+SUMMED_WIDE = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of norms by kernels, which add in f32."""
+
+
+def _rows(name: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the rows of ``x`` that a norm divides.
+
+    Raises:
+        LaunchError: the shapes or dtypes do not fit.
+    """
+    for other, one in (("weight", weight), ("bias", bias)):
+        if one is None:
+            continue
+        if one.dtype != x.dtype or x.dtype not in SUMMED_WIDE:
+            kinds = ", ".join(map(str, SUMMED_WIDE))
+            near = f"{other}.to(x.dtype)" if x.dtype in SUMMED_WIDE else f"torch.nn.functional.{name}"
+            raise LaunchError(f"{name}: x is {x.dtype}, {other} {one.dtype}; both are one of {kinds}", near)
+        if one.shape != weight.shape or x.shape[x.ndim - one.ndim :] != one.shape or not one.ndim:
+            text = f"{name}: {other} of shape {tuple(one.shape)} for x of shape {tuple(x.shape)}"
+            raise LaunchError(text, f"a {other} with the last extents of x, such as {tuple(x.shape[-1:])}")
+    return x.reshape(-1, weight.numel())
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, eps: float = 1e-5
+) -> torch.Tensor:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` for each row, in one kernel that reads x once.
+
+    A row is the last dimensions of ``x``, as many as ``weight`` has.  Sums are in f32; the result is rounded
+    once, to the dtype of x.  Gradients of x, weight and bias take two more kernels; those of gradients are
+    computed by PyTorch.  On GPUs rows of more than 16384 elements of 16 bits are read again.
+
+    Args:
+        x: the rows, (..., N), of f32, f16 or bf16.
+        weight: the factors of columns, of the dtype of x.
+        bias: the terms of columns, of the dtype of x; None: 0.
+        eps: is added to the variance.
+
+    Raises:
+        LaunchError: the shapes or dtypes do not fit.
+
+    Source:
+        Ba, Kiros and Hinton, Layer Normalization, 2016.
+
+    Example:
+        >>> y = layer_norm(torch.tensor([[1.0, 3.0]]), torch.ones(2), torch.zeros(2))
+        >>> y.round(decimals=3).tolist()
+        [[-1.0, 1.0]]
+    """
+    rows = _rows("layer_norm", x, weight, bias)
+    if not x.numel():
+        return functional.layer_norm(x, weight.shape, weight, bias, eps)
+    columns = weight.reshape(-1)
+    terms = torch.zeros_like(columns) if bias is None else bias.reshape(-1)
+    made: torch.Tensor = BY_MEAN(rows, columns, terms, eps)[0]
+    return made.reshape(x.shape)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """``x / sqrt(mean of squares + eps) * weight`` for each row, in one kernel that reads x once.
+
+    A row is the last dimensions of ``x``, as many as ``weight`` has.  Sums are in f32; the result is rounded
+    once, to the dtype of x.  Gradients of x and weight take two more kernels; those of gradients are computed
+    by PyTorch.
+
+    Args:
+        x: the rows, (..., N), of f32, f16 or bf16.
+        weight: the factors of columns, of the dtype of x.
+        eps: is added to the mean of squares.
+
+    Raises:
+        LaunchError: the shapes or dtypes do not fit.
+
+    Source:
+        Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+
+    Example:
+        >>> rms_norm(torch.tensor([[1.0, -7.0]]), torch.full((2,), 5.0)).round().tolist()
+        [[1.0, -7.0]]
+    """
+    rows = _rows("rms_norm", x, weight)
+    if not x.numel():
+        return functional.rms_norm(x, weight.shape, weight, eps)
+    made: torch.Tensor = BY_SIZE(rows, weight.reshape(-1), eps)[0]
+    return made.reshape(x.shape)
+
+
+SERVED_DEVICES, LEAST_ELEMENTS = ("cuda",), 1 << 20
+"""Devices and least elements of the norms that modules compute by kernels.
+
+A call takes the host some 25 us longer than one of PyTorch, whose kernel for so few elements takes less than
+10 us on an H200.  PyTorch's LayerNorm of processors takes 0.3 to 0.6 of the time of ours.
+"""
+
+
+def _is_served(layer: nn.Module, x: torch.Tensor) -> bool:
+    """Return whether a kernel computes a norm faster than PyTorch, without conversions.
+
+    Compiled graphs and transforms of `torch.func` get PyTorch's norms, which they fuse, and batch.
+    """
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    if is_compiling() or not {type(x), type(weight)} <= PLAIN or torch._C._functorch.peek_interpreter_stack():
+        return False
+    assert weight is not None, "its type is that of a parameter"
+    kind, extents = x.dtype, weight.shape
+    if x.device.type not in SERVED_DEVICES or x.numel() < LEAST_ELEMENTS or kind not in SUMMED_WIDE:
+        return False
+    if kind != torch.float32 and torch.is_autocast_enabled(x.device.type):
+        return False  # autocast converts to f32
+    fits = weight.dtype == kind and x.shape[x.ndim - weight.ndim :] == extents
+    return fits and (bias is None or (bias.dtype, bias.shape) == (kind, extents))
+
+
+class LayerNorm(nn.LayerNorm):
+    """`torch.nn.LayerNorm` by `layer_norm`; it has the same parameters and state dict.
+
+    Kernels compute norms of `LEAST_ELEMENTS` or more on GPUs, and PyTorch all others: of fewer elements, on
+    processors, in compiled graphs, under `torch.func`, in f64, if dtypes differ, or without a weight.
+
+    Example:
+        >>> LayerNorm(64)(torch.ones(5, 64)).shape
+        torch.Size([5, 64])
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norms of rows (..., N)."""
+        if not _is_served(self, x):
+            return super().forward(x)
+        return layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """`torch.nn.RMSNorm` by `rms_norm`; it has the same parameters and state dict.
+
+    Kernels and PyTorch compute the same norms as those of `LayerNorm`.  `convert` also puts it in place of
+    the norms of `transformers` that have ``variance_epsilon``, such as Llama's.
+
+    Example:
+        >>> RMSNorm(64)(torch.ones(5, 64)).shape
+        torch.Size([5, 64])
+    """
+
+    replaced: type[nn.Module] = nn.RMSNorm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norms of rows (..., N)."""
+        if not _is_served(self, x):
+            made: torch.Tensor = self.replaced.forward(self, x)
+            return made
+        eps = getattr(self, "variance_epsilon", self.eps)
+        return rms_norm(x, self.weight, eps=torch.finfo(x.dtype).eps if eps is None else eps)
+
+
+def of_norm(layer: Any) -> dict[str, Any]:
+    """Return the attributes of a `LayerNorm` or `RMSNorm` in place of a layer that the layer does not have.
+
+    Example:
+        >>> of_norm(nn.LayerNorm(4)), of_norm(nn.RMSNorm(4))["replaced"]
+        ({}, <class 'torch.nn.modules.normalization.RMSNorm'>)
+    """
+    if isinstance(layer, nn.LayerNorm):
+        return {}
+    words = {"normalized_shape": tuple(layer.weight.shape), "elementwise_affine": True}
+    own = {} if isinstance(layer, nn.RMSNorm) else {**words, "eps": layer.variance_epsilon}
+    return {**own, "replaced": type(layer)}
+
+
+def is_rms_norm(layer: nn.Module) -> bool:
+    """Return whether a module of `transformers` computes what `RMSNorm` does: a row of numbers is compared.
+
+    Example:
+        >>> is_rms_norm(nn.LayerNorm(4))
+        False
+    """
+    eps, weight = getattr(layer, "variance_epsilon", None), layer._parameters.get("weight")
+    names = {name for name, _ in layer.named_parameters()} | {name for name, _ in layer.named_buffers()}
+    if not isinstance(eps, float) or weight is None or names != {"weight"} or weight.ndim != 1:
+        return False
+    if weight.is_meta or not type(layer).__module__.startswith("transformers."):
+        return False
+    x = torch.linspace(-1, 2, weight.numel(), device=weight.device, dtype=weight.dtype)
+    with torch.no_grad():
+        like = functional.rms_norm(x.float(), weight.shape, weight.float(), eps)
+        return torch.allclose(layer(x[None])[0].float(), like, rtol=2e-2, atol=1e-6)

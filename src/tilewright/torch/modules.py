@@ -14,6 +14,7 @@ from torch import nn
 from tilewright.errors import LaunchError
 from tilewright.ops.wanted import Wanted, check_words
 from tilewright.torch.attending import attend, attention
+from tilewright.torch.kernels import LayerNorm, RMSNorm, is_rms_norm, of_norm
 from tilewright.torch.layers import gated_matmul, scaled_mm, two_layers
 from tilewright.torch.products import linear, matmul
 from tilewright.torch.terms import (
@@ -47,12 +48,13 @@ class Linear(nn.Linear):
         torch.Size([5, 32])
     """
 
+    activation: str | None = None
+
     def __init__(
         self, *sizes: int, activation: str | None = None, precision: str = "exact", **words: Any
     ) -> None:
         super().__init__(*sizes, **words)
-        self.activation = activation
-        self.precision = precision
+        self.activation, self.precision = activation, precision
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer of a tensor (..., K)."""
@@ -569,8 +571,8 @@ class Replacements(dict[str, str]):
         left: for the other layers with parameters, the reason why each stayed.
 
     Example:
-        >>> convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))).left
-        {'1': 'the library has no module in place of LayerNorm'}
+        >>> convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.PReLU())).left
+        {'1': 'the library has no module in place of PReLU'}
     """
 
     def __init__(self, replaced: dict[str, str], left: dict[str, str]) -> None:
@@ -612,8 +614,9 @@ def convert(
     instead of reading their weights, and `torch.nn.TransformerEncoder` passes padded tensors to them instead
     of nested ones.
 
-    In a model of `transformers`, layers `Conv1D` are replaced too, and `attention` serves all layers that ask
-    `transformers.AttentionInterface`: the model's configuration then names it.
+    `torch.nn.LayerNorm` and `torch.nn.RMSNorm` become a `LayerNorm` and an `RMSNorm`.  In a model of
+    `transformers`, layers `Conv1D` and norms like Llama's are replaced too, and `attention` serves all layers
+    that ask `transformers.AttentionInterface`: the model's configuration then names it.
 
     Args:
         model: the model; a model that is itself such a layer is not replaced.
@@ -641,7 +644,7 @@ def convert(
     check_words(Wanted(precision=precision))
     models, masks, layers = (sys.modules.get(f"transformers.{name}") for name in TRANSFORMERS)
     done = Replacements({}, {})
-    news: dict[type, type[nn.Module]] = {nn.Linear: Linear}
+    news: dict[type, type[nn.Module]] = {nn.Linear: Linear, nn.LayerNorm: LayerNorm, nn.RMSNorm: RMSNorm}
     if layers is not None:
         news[layers.Conv1D] = Conv1D
     made: dict[nn.Module, nn.Module] = {}  # a layer that has two places stays one layer
@@ -650,30 +653,30 @@ def convert(
             whole = f"{path}.{name}" if path else name
             if layer is None or not layer._parameters:
                 continue
-            new, why = news.get(type(layer)), ""
+            new, why = news.get(type(layer)) or (RMSNorm if is_rms_norm(layer) else None), ""
             if new is None:
-                is_own = type(layer).__module__ == __name__
+                is_own = type(layer).__module__.startswith("tilewright.")
                 why = f"the library has no module in place of {type(layer).__name__}"
                 done.left[whole] = "it is a module of the library" if is_own else why
                 continue
             if only is not None and not only(whole, layer):
                 why = "left out by only="
-            elif weights is not None:
+            elif weights is not None and new in PRODUCTS:
                 why = _refusal(layer, weights, group)
             if why:
                 done.left[whole] = why
                 continue
             if layer not in made:
-                if weights is not None:
+                if weights is not None and new in PRODUCTS:
                     made[layer] = QuantizedLinear.of(layer, weights, group).train(layer.training)
                     for hook in HOOKS:
                         setattr(made[layer], hook, getattr(layer, hook))
                 else:
-                    words = {"activation": None} if new is Linear else {}
-                    made[layer] = _with_class(layer, new, precision=precision, **words)
+                    words = {"precision": precision} if new in PRODUCTS else of_norm(layer)
+                    made[layer] = _with_class(layer, new, **words)
             setattr(parent, name, made[layer])
             done[whole] = type(made[layer]).__name__
-            if isinstance(parent, nn.TransformerEncoderLayer):
+            if new in PRODUCTS and isinstance(parent, nn.TransformerEncoderLayer):
                 parent.activation_relu_or_gelu = 0  # else it reads the weights of its layers
     for path, parent in list(model.named_modules(remove_duplicate=False)):
         for name, module in list(parent._modules.items()):
