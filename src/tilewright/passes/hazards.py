@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -69,6 +69,7 @@ class Overlaps:
     def __init__(self, threads: int, lanes: int) -> None:
         self.threads, self.lanes = threads, lanes
         self._known: dict[tuple[Any, ...], Touched] = {}
+        self._reaches: dict[tuple[int, int], Reach] = {}
 
     def reach(self, one: MemoryAccess, other: MemoryAccess, at_one: Places, at_other: Places) -> Reach:
         """Return the set of threads among which elements pass between two accesses to one buffer.
@@ -96,6 +97,12 @@ class Overlaps:
 
     def _compare(self, pair: _AccessPair, env: Mapping[Sym, int]) -> Reach:
         one, other = (self._elements(side, env) for side in pair.sides)
+        key = id(one), id(other)  # `_known` keeps both alive
+        if key not in self._reaches:
+            self._reaches[key] = self._reach_of(one, other)
+        return self._reaches[key]
+
+    def _reach_of(self, one: Touched, other: Touched) -> Reach:
         if not len(one.elements) or not len(other.elements):
             return Reach.NOBODY
         if one.elements[-1] < other.elements[0] or other.elements[-1] < one.elements[0]:
@@ -113,7 +120,7 @@ class Overlaps:
 
     def _elements(self, side: _AccessSide, env: Mapping[Sym, int]) -> Touched:
         own = {sym: value for sym, value in env.items() if sym in side.free}
-        key = (id(side.access), side.places, side.valid, tuple(sorted(own.items(), key=str)))
+        key = (id(side.access), side.places, side.valid, tuple(own.items()))  # in the order of `env`
         if key in self._known:
             return self._known[key]
         spread = side.access.spread
@@ -183,6 +190,15 @@ class _AccessSide:
         return tuple(expand(add(place, mul(base, -1))) for place, base in pairs)
 
 
+@lru_cache(maxsize=4096)
+def _divisions(place: Int) -> tuple[tuple[int, frozenset[Sym]], ...]:
+    """Return the divisors in a position, each with the symbols that are divided."""
+    divided = (part for part in parts(place) if isinstance(part, Mod | FloorDiv))
+    return tuple(
+        (part.right, frozenset(symbols(part.left))) for part in divided if isinstance(part.right, int)
+    )
+
+
 class _AccessPair:
     """Two accesses to one buffer, and the possible values of their symbols."""
 
@@ -241,13 +257,8 @@ class _AccessPair:
         low = -(-sym.low // unit) * unit
         if self._shifts_alike(sym, unit):
             return (low,)
-        divisors = {
-            part.right
-            for side in self.sides
-            for place in side.places
-            for part in parts(place)
-            if isinstance(part, Mod | FloorDiv) and isinstance(part.right, int) and sym in symbols(part.left)
-        }
+        places = (place for side in self.sides for place in side.places)
+        divisors = {by for place in places for by, of in _divisions(place) if sym in of}
         most = math.prod(divisors)
         period = math.lcm(unit, *([most] if most <= MOST_CASES else divisors))
         most = MOST_CASES * unit
