@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeGuard
@@ -53,7 +53,12 @@ def expand_mma(kernel: Kernel) -> Kernel:
     """
     blocks = [*_blocks(kernel.body)]
     runs = {id(op): run for block in blocks for run in _runs(block) for op in run}
-    loops = {id(op): count for block in blocks for op, count in _loops_of_block(block, runs)}
+    loops: dict[int, int] = {}  # number of loops that share `MOST_MULTIPLY_ADDS`, by the `id` of a multiply
+    for block in blocks:
+        ops = [op for op in block.ops if _is_shallow(op)]
+        if sum(depth_of(op.a) * op.mma.c().size_values for op in ops) > MOST_IN_BLOCK:
+            count = sum(op is runs.get(id(op), (op,))[0] for op in ops)
+            loops |= dict.fromkeys(map(id, ops), count)
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not isinstance(op, Mma):
@@ -92,22 +97,6 @@ def _blocks(block: Block) -> Iterator[Block]:
     for op in block.ops:
         for inner in op.regions:
             yield from _blocks(inner)
-
-
-def _loops_of_block(block: Block, runs: Mapping[int, Sequence[Mma]]) -> Iterator[tuple[Mma, int]]:
-    """Yield each multiply by an atom of depth 1, with the number of loops that share `MOST_MULTIPLY_ADDS`.
-
-    This is the number of loops in the block if the block has more than `MOST_IN_BLOCK` multiply-adds, else 1.
-
-    Args:
-        block: the block.
-        runs: the multiplies that become one loop, by the `id` of each.
-    """
-    ops = [op for op in block.ops if _is_shallow(op)]
-    total = sum(depth_of(op.a) * op.mma.c().size_values for op in ops)
-    loops = sum(op is runs.get(id(op), (op,))[0] for op in ops)
-    for op in ops:
-        yield op, 1 if total <= MOST_IN_BLOCK else loops
 
 
 def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:

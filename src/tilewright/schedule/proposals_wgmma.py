@@ -543,7 +543,12 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
         for rows, groups in FITTED_HEIGHTS:
             if rows > ROWS[-1] and 2 * m <= rows:
                 continue
-            most = min(_fitted_sums(question, groups) * groups // rows, widest)
+            sums = FITTED_SUMS  # most sums of a group
+            if question.reads_result_sized:
+                threads = question.arch.role_warps * question.arch.lanes
+                held = question.arch.registers_of_each(threads * (groups + 1))  # another group copies
+                sums = min(sums, threads * (held - FITTED_ROOM))
+            most = min(sums * groups // rows, widest)
             if form.mirrored:  # few tiles of a symmetric result are computed
                 squares = (n for n in range(unit, widest + 1, unit) if square((rows, n)))
                 tried = ((n, Schedule(wgmma(asked.dtype, n), (rows, n, unit))) for n in squares)
@@ -562,15 +567,6 @@ def _fitted_tiles(question: Question) -> Iterator[Candidate]:
                 made = shape.schedule(asked, atom, block_k, swap_ab=swap)
                 turned = ", of the transposed product" if swap else ""
                 yield Candidate(made, inf, f"tiles of {rows} x {columns}{turned}")
-
-
-def _fitted_sums(question: Question, groups: int) -> int:
-    """Most sums of a group in a fitted tile of this many groups."""
-    if not question.reads_result_sized:
-        return FITTED_SUMS
-    threads = question.arch.role_warps * question.arch.lanes
-    held = question.arch.registers_of_each(threads * (groups + 1))  # another group copies
-    return min(FITTED_SUMS, threads * (held - FITTED_ROOM))
 
 
 def _with_full_ring(question: Question, schedule: Schedule) -> Schedule | None:

@@ -210,10 +210,14 @@ class ScheduleOnMachine(ScheduleFacts):
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block; buffers that are used at different times may share memory."""
-        total = 0
+        total, schedule = 0, self.schedule
         for buffer in self.shared:
             total = _up(total, buffer.align) + buffer.bytes
-        if not self._has_phases or not any(self._are_apart(*pair) for pair in combinations(self.shared, 2)):
+        # Memory is shared if a block computes one tile, and its barriers separate the uses of buffers.
+        if schedule.stores_by_groups or self.is_persistent or not self.target.machine_code:
+            return total
+        # A barrier of a cluster holds the threads of all its blocks.
+        if schedule.is_clustered or not any(self._are_apart(*pair) for pair in combinations(self.shared, 2)):
             return total
         # The largest buffer first, each as low as others leave room.
         placed: list[tuple[int, int, Buffer]] = []
@@ -227,14 +231,6 @@ class ScheduleOnMachine(ScheduleFacts):
                 at = max(at, _up(high, buffer.align))
             placed.append((at, at + buffer.bytes, buffer))
         return min(total, max(high for _, high, _ in placed))
-
-    @property
-    def _has_phases(self) -> bool:
-        """Whether a block computes one tile, and its barriers separate the uses of buffers."""
-        schedule = self.schedule
-        if schedule.stores_by_groups or self.is_persistent or not self.target.machine_code:
-            return False
-        return not schedule.is_clustered  # a barrier of a cluster holds the threads of all its blocks
 
     def _are_apart(self, one: Buffer, other: Buffer) -> bool:
         """Whether two buffers of a block with phases may lie in the same memory.

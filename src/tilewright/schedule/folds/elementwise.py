@@ -7,7 +7,7 @@ lane has which elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, log2, prod
 from typing import Any
@@ -205,27 +205,17 @@ def proposals(
     most = min(VECTORS, max(ELEMENTS // wide, 1))
     each = min(_power(max(blocks // (BLOCKS * max(processors, 1)), 1)), most)
     each = most if crossed else each
-    while 0 < arch.shared_bytes < _scratch_bytes(turned, unit, each) and (each > 1 or warps_down > 1):
+    # Bytes of scratch memory for a row of arrays that are contiguous along the rows of a tile: arrays of one
+    # dtype share it, and accesses along rows need the most padding.
+    kinds = [one for one in turned if one.bits >= 8]
+    row_bytes = sum((unit[1] + max(BANK_BYTES // one.bytes, 1)) * one.bytes for one in kinds)
+    while 0 < arch.shared_bytes < unit[0] * each * row_bytes and (each > 1 or warps_down > 1):
         each, warps_down = (each // 2, warps_down) if each > 1 else (each, warps_down // 2)
         unit = down * warps_down, unit[1]
     high = min(each, _power(-(-rows // unit[0])))
     tile = unit[0] * high, unit[1] * (each // high), 1
     warps = warps_down, warps_across
     yield Schedule(fma(f32, lanes=(down, across), each=(1, wide)), tile, warps, swap_ab=swap)
-
-
-def _scratch_bytes(dtypes: Iterable[DType], unit: tuple[int, int], each: int) -> int:
-    """Return the largest scratch memory for arrays that are contiguous along the rows of a tile.
-
-    Args:
-        dtypes: dtypes of these arrays; arrays of one dtype share scratch memory.
-        unit: rows and columns of one access of all warps.
-        each: accesses of a thread.
-    """
-    high, wide = unit
-    # All accesses along rows need the most padding.
-    padded = {one: wide + max(BANK_BYTES // one.bytes, 1) for one in dtypes if one.bits >= 8}
-    return sum(high * each * columns * one.bytes for one, columns in padded.items())
 
 
 def reducing(

@@ -11,7 +11,7 @@ epilogue, results have their own shared memory, so the next rows are loaded whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from math import prod
 
@@ -292,7 +292,15 @@ class GroupBlock(FoldBlock):
             if isinstance(begin, Scalar):  # fully masked rows begin after the last step
                 own = let(minimum(begin + own - turn.begin, count))
         if self.schedule.fold == KEPT:
-            self._compute_once(products, cells, g, turn)
+            step = LoopStep(0, 0, 0, 0)
+            for verb in products.verbs():
+                with made_by(FIELD_OF_VERB[verb.name]):
+                    verb.do(step)
+            kept = KeptStep(self, step.shared["values"], cells, StepPlace(self, turn.begin))
+            if self.exchange is None:
+                kept.store(cells)
+            else:
+                self.exchange.end_tile(self._part(turn, g), cells, (), kept, form.flow.stores[0])
             self.lengths[form.m] = self.schedule.tile[0]
             return
         for ring in self.fixed:
@@ -327,20 +335,6 @@ class GroupBlock(FoldBlock):
                 for ring in self.fixed:
                     arrive(ring.empty[g], each="warp")
         self.lengths[form.m] = self.schedule.tile[0]
-
-    def _compute_once(
-        self, products: GroupProducts, cells: Sequence[Fragment], g: Index, turn: RowTile
-    ) -> None:
-        """Compute the only step of a tile, merge its cells with those of the row, and store results."""
-        step = LoopStep(0, 0, 0, 0)
-        for verb in products.verbs():
-            with made_by(FIELD_OF_VERB[verb.name]):
-                verb.do(step)
-        kept = KeptStep(self, step.shared["values"], cells, StepPlace(self, turn.begin))
-        if self.exchange is None:
-            kept.store(cells)
-        else:
-            self.exchange.end_tile(self._part(turn, g), cells, (), kept, self.form.flow.stores[0])
 
     def _part(self, turn: RowTile, g: Index) -> Work:
         """The part of a row that warpgroup ``g`` has computed."""

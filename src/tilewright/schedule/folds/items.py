@@ -98,21 +98,19 @@ class Items:
     def all(self) -> Iterator[Item]:
         """Yield the block's items in order."""
         taken = var(0)
-        for head, tile in self._one_by_one() if self.band is None else self._in_bands():
+        for head, tile in self._places():
             parity = let(maximum(minimum(taken.get(), 1), 0))
             batch = tuple(map(let, unflattened(head, self.leading))) if self.leading else ()
             yield Item(parity, batch, tile)
             taken.set(1 - parity)
 
-    def _one_by_one(self) -> Iterator[tuple[Index, Index]]:
-        """Yield heads and tiles, head after head."""
-        for turn in traced_range(let(ceil_div(self.total - self.block, self.blocks))):
-            number = let(minimum(turn * self.blocks + self.block, MOST))
-            yield let(number // self.tiles), let(number % self.tiles)
-
-    def _in_bands(self) -> Iterator[tuple[Index, Index]]:
-        """Yield heads and tiles, band after band, the longest tiles of each band first."""
-        assert self.band is not None, "a banded mask needs its width"
+    def _places(self) -> Iterator[tuple[Index, Index]]:
+        """Yield heads and tiles: head after head, or band after band, the longest tiles of a band first."""
+        if self.band is None:
+            for turn in traced_range(let(ceil_div(self.total - self.block, self.blocks))):
+                number = let(minimum(turn * self.blocks + self.block, MOST))
+                yield let(number // self.tiles), let(number % self.tiles)
+            return
         bands = _bounded(ceil_div(self.heads, self.band))
         turns = _bounded(maximum(ceil_div(self.band * self.tiles, self.blocks), 1))
         for number in traced_range(_bounded(bands * turns)):

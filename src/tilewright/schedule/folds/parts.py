@@ -177,7 +177,13 @@ class StateMerge:
                 made.append(self._chosen(at, rule, place, first, second))
             else:
                 assert rule is not None, self.against
-                terms = [self._rescaled(at, rule, place, part, extremes) for part in (first, second)]
+                terms = []  # cells of both parts, rescaled from the extreme of a part to that of both
+                for part in (first, second):
+                    term = part[at]
+                    if rule.keep is not None:
+                        keep = self.keep(rule, place, part[rule.by], extremes[rule.by])
+                        term = elementwise("mul", term, keep)
+                    terms.append(term)
                 made.append(elementwise("add", *terms))
         return made
 
@@ -202,14 +208,6 @@ class StateMerge:
         assert rule.keep is not None
         known = {id(self.cells[rule.by]): own, id(self.form.fold.steps[rule.by]): both}
         return where(elementwise("equal", own, both), 1.0, TileValues(place, known).value(rule.keep))
-
-    def _rescaled(
-        self, at: int, rule: Added, place: Any, part: Sequence[Fragment], extremes: dict[int, Any]
-    ) -> Any:
-        """A cell of a part, rescaled from the part's extreme to that of both parts."""
-        if rule.keep is None:
-            return part[at]
-        return elementwise("mul", part[at], self.keep(rule, place, part[rule.by], extremes[rule.by]))
 
     def _chosen(
         self, at: int, rule: Companion, place: Any, first: Sequence[Fragment], second: Sequence[Fragment]
