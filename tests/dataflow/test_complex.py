@@ -6,6 +6,7 @@ to first order in the unit roundoff u. The size is the formula with absolute val
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.dataflow.evaluate import evaluate
-from tilewright.errors import SignatureError, TraceError
+from tilewright.errors import LaunchError, SignatureError, TraceError
 from tilewright.ops.complex_products import four_products
+from tilewright.shipping.folder import export
 
 M, N, K = 37, 29, 43
 
@@ -349,6 +351,91 @@ def test_a_product_on_cpus_has_the_schedule_of_complex_matmul() -> None:
     parts = [part for one in (a, b, c, c) for part in (one.real, one.imag)]
     own = product.bind().schedule_for(a, b, c, target="cpu")
     assert own == theirs.schedule_for(*parts, *[1.0] * 4, target="cpu")
+
+
+# ---------------------------------------------------------------- memory, tools
+
+
+@tw.kernel(X="M N", Y="M N")
+def turned(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = 1j * X[m, n]
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def updated(A: Any, B: Any, C: Any) -> None:
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc + 1j * C[m, n]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_parts_are_read_before_either_is_stored(kind: str) -> None:
+    rng = np.random.default_rng(11)
+    a, b, c = (made(rng, one, kind, "plain") for one in (*AB, (M, N)))
+    schedules = [
+        updated.bind().schedule_for(a, b, c, target=target, arch=arch) for arch, target in GPUS.items()
+    ]
+    exact, scale = a @ b + 1j * c, abs(a) @ abs(b) + abs(c)
+    for target, schedule in (("cpu", None), *(("reference", one) for one in (None, *schedules))):
+        found = c.copy()
+        updated.bind(schedule=schedule)(a, b, found, target=target)
+        assert (abs(found - exact) <= 4 * OF_SUM * np.finfo(KINDS[kind][1]).eps * scale).all()
+
+
+@tw.kernel(Q="M D", W="N D", V="N E", O="M E")
+def fused_into(Q: Any, W: Any, V: Any, O: Any) -> None:
+    for m in tw.tiles(O.shape[0]):
+        O[m] = (abs(Q[m] @ W.T) ** 2) @ V + 1j * O[m]
+
+
+@tw.kernel(C="M N")
+def scaled_rows(C: Any) -> None:
+    for m, n in tw.tiles(C):
+        C[m, n] = 1j * C[m, n] / (abs(C[m, n]) ** 2).sum(axis=1)[:, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_read_both_parts_before_either_is_stored(kind: str) -> None:
+    rng, unit = np.random.default_rng(13), np.finfo(KINDS[kind][1]).eps
+    q, w, v, o = (made(rng, one, kind, "plain") for one in ((M, K), (N, K), (N, 7), (M, 7)))
+    rows = made(rng, (5, 700), kind, "plain")
+    exact = (abs(q @ w.T) ** 2) @ v + 1j * o
+    scale = ((abs(q) @ abs(w.T)) ** 2) @ abs(v) + abs(o)
+    for target in ("cpu", "reference"):
+        found, scaled = o.copy(), rows.copy()
+        fused_into(q, w, v, found, target=target)
+        scaled_rows(scaled, target=target)
+        assert (abs(found - exact) <= 8 * OF_SUM * unit * scale).all()
+        whole = (abs(rows) ** 2).sum(1)[:, None]
+        assert (abs(scaled - 1j * rows / whole) <= 2 * 700 * unit * abs(rows) / whole).all()
+
+
+def test_the_parts_of_a_split_product_end_along_k() -> None:
+    rng = np.random.default_rng(17)
+    a, b, c = (made(rng, one, "c128", "plain") for one in ((70, 90), (90, 66), (70, 66)))
+    chosen = product.bind().schedule_for(a, b, c, target="cuda", arch="sm_90a")
+    schedule = dataclasses.replace(chosen, split_k=2)
+    product.bind(schedule=schedule)(a, b, c, target="reference")
+    theirs = tw.complex_matmul(a, b, schedule=schedule, target="reference")
+    for found in (c, theirs):
+        assert (abs(found - a @ b) <= 4 * 90 * np.finfo(np.float64).eps * (abs(a) @ abs(b))).all()
+
+
+def test_results_that_share_memory_with_other_elements_are_refused() -> None:
+    x = np.ones((8, 8), np.complex64)
+    for target in ("cpu", "reference"):
+        with pytest.raises(LaunchError, match="share memory"):
+            turned(x, x.T, target=target)
+        with pytest.raises(LaunchError, match="share memory"):
+            product(x, x, x, target=target)
+
+
+def test_exports_take_real_arrays() -> None:
+    with pytest.raises(LaunchError, match="A is c64, and C functions take no arrays of complex numbers"):
+        export(product.bind(), [[tw.like("c64", 8, 8)] * 3], ["x86-64"], "unused")
 
 
 # ---------------------------------------------------------------- refusals

@@ -77,6 +77,8 @@ OF_FRAGMENTS = {
 
 _OF_TILES = {
     "cumsum": "x.cumsum(axis)",
+    **dict.fromkeys(("conj", "conjugate"), "x.conj()"),
+    **{name: f"x.{name}" for name in ("real", "imag")},
     "softmax": "tw.softmax(x)",
     **dict.fromkeys(("var", "std"), "moments, x.sum(axis) and (x * x).sum(axis)"),
     **dict.fromkeys(("reshape", "view", "ravel", "flatten"), _BEFORE),

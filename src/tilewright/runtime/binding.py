@@ -204,6 +204,7 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
     Raises:
         LaunchError: extents disagree, an integer does not fit, or a guard fails.
     """
+    arrays = passed(kernel, arrays)
     env = _extents(kernel, arrays)
     for param in kernel.sizes:
         source = param.source

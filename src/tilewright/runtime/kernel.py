@@ -539,8 +539,7 @@ class Bound(BoundChecks):
 
         def check(traced: IrKernel, text: EmittedText | None, flow: Flow | None) -> None:
             launched = traced if text is None else text.kernel  # a target may derive sizes of its own
-            given = passed(launched, found)
-            made.append((bind(launched, given, numbers), check_apart(flow, given)))
+            made.append((bind(launched, found, numbers), check_apart(flow, passed(launched, found))))
 
         executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
         executable.holders.add(self)

@@ -158,10 +158,12 @@ class Fragments(CpAsync):
             )
             yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", product
 
-    def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
-        """The matrix up to the end of the part of K; another block loads the rest."""
+    def _part_of(self, matrix: Tensor, along: int, work: Work) -> Tensor:
+        """The matrix, whose dimension ``along`` is K, up to the end of the part of K."""
         end = work.segment.end
-        return matrix if end is None else matrix[:, :end]
+        if end is None:  # another block loads the rest
+            return matrix
+        return matrix[:end] if along == 0 else matrix[:, :end]
 
     @property
     def ahead(self) -> int:

@@ -435,15 +435,16 @@ class WholeBlock(Staging, Agent):
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
                 array = source.matrix if source.pairs is None else source.pairs.array
-                matrix, row = self._part_of(array(work), work), source.row(work)
+                along = 0 if source.pairs is not None and source.pairs.along_rows else 1
+                matrix, row = self._part_of(array(work), along, work), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
             is_turned = self._is_turned(source)
             found += [Move(here, there, source.part, dealing, is_turned, source) for here, there in pairs]
         return found
 
-    def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
-        """The part of a matrix that is loaded for a part of K."""
+    def _part_of(self, matrix: Tensor, along: int, work: Work) -> Tensor:
+        """The part of a matrix, whose dimension ``along`` is K, that is loaded for a part of K."""
         return matrix
 
     def _beside(self, work: Work, step: LoopStep) -> list[Move]:

@@ -587,6 +587,11 @@ def _check_dtypes(parameters: Sequence[Parameter], problems: Sequence[Problem]) 
                 f"{parameter.name} is {packed[0]}, whose elements share bytes, and no such array is exported",
                 "i8",
             )
+        if turned := [kind for kind in there if kind.components > 1]:
+            raise LaunchError(
+                f"{parameter.name} is {turned[0]}, and C functions take no arrays of complex numbers",
+                f"a kernel whose arrays have a last dimension of both parts, of {turned[0].component}",
+            )
         for what, found in (("dtype", kinds), ("number of dimensions", ranks)):
             if len(found) > 1:
                 raise LaunchError(

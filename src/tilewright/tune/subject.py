@@ -39,6 +39,7 @@ from tilewright.schedule.choice import candidates
 from tilewright.schedule.folds.choice import candidates as loop_candidates
 from tilewright.schedule.folds.form import fold_form_of, is_folded, is_repeated
 from tilewright.schedule.question import Candidate, LoopQuestion, Question
+from tilewright.schedule.real_flow import RealFlow, is_complex
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
@@ -321,7 +322,7 @@ class SubjectArrays:
                 is_whole = not store.operand.transforms and not self._flow.cut
                 if is_whole and store.operand.dtype.is_float and (count := unwritten(found)):
                     raise WrongResultError(f"wrong: {count} of {found.size} elements were not written")
-            compared = self._expected(schedule, whole).compare(stored)
+            compared = self._expected(schedule, whole).compare(self._parts_of(stored))
             compared.raise_if_wrong()
             return {"error_of_bound": compared.worst, "compared": compared.size}
 
@@ -335,6 +336,8 @@ class SubjectArrays:
     def _expected(self, schedule: Schedule, whole: bool) -> FlowBounds:
         """Return the bounds of results under a schedule, which several schedules may share."""
         flow, run = self._flow, None
+        if is_complex(flow):  # bounds are of real numbers
+            flow = RealFlow(flow, self.subject.bound().program, frozenset()).flow
         is_loop = is_folded(flow)
         if is_loop:
             flow = fold_form_of(flow, schedule.fold).flow
@@ -345,8 +348,18 @@ class SubjectArrays:
         if key not in self._bounds:
             most = None if whole else MOST_FLOPS // (LOOP_COST if is_loop else 1)
             parts = () if most is None else [*self._parts(flow, most)]
-            self._bounds[key] = FlowBounds(flow, self.made, self.subject.numbers, how, run=run, parts=parts)
+            arrays = self._parts_of(self.made)
+            self._bounds[key] = FlowBounds(flow, arrays, self.subject.numbers, how, run=run, parts=parts)
         return self._bounds[key]
+
+    def _parts_of(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return arrays of complex numbers with a last dimension of both parts."""
+        found = dict(arrays)
+        for name, one in self.subject.specimens.items():
+            if one.dtype.components == 2 and name in found:
+                whole = np.ascontiguousarray(found[name])[..., None]
+                found[name] = whole.view(one.dtype.component.numpy)
+        return found
 
     def _parts(self, flow: Flow, most: int) -> Iterator[Part]:
         """Yield parts to compare, of ``most`` operations: first, last and some other rows; none: all rows."""

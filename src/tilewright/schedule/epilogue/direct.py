@@ -393,8 +393,17 @@ class DirectEpilogue(EpilogueTraits):
         row = work.m * groups + work.group if groups > 1 else work.m
         return TilePlace(work, (rows, columns), (row, work.n))
 
+    def read_first(self, values: Values, stores: Sequence[Store]) -> None:
+        """Read the elements from which a result is computed, and of which an earlier one may replace some."""
+        for at, store in enumerate(stores):
+            replaced = {one.operand.name for one in stores[:at]}
+            for node in above_sums(store.value) if replaced else ():
+                if isinstance(node, ArrayPart) and node.operand.name in replaced:
+                    values.value(node)
+
     def store_from(self, values: Values, stores: Sequence[Store]) -> None:
         """Store from registers."""
+        self.read_first(values, stores)
         for store in stores:
             made = values.stored(store)
             with self.stored(store, values.place.work):
@@ -421,7 +430,9 @@ class DirectEpilogue(EpilogueTraits):
         for across, stores in self.across:
             across.store(tile, stores, self)
         made = {id(store) for _, stores in self.across for store in stores}
-        for store in (one for one in self.lines if id(one) not in made):
+        lines = [one for one in self.lines if id(one) not in made]
+        self.read_first(tile, lines)
+        for store in lines:
             along = self.views.along(store.at)
             first: Condition | bool = True
             for span, at in zip((self.form.m, self.form.n), tile.place.at, strict=True):

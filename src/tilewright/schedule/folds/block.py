@@ -43,7 +43,7 @@ from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.fixup import SplitReduction
 from tilewright.schedule.folds import kept as kept_steps
-from tilewright.schedule.folds.form import FoldForm, may_replace
+from tilewright.schedule.folds.form import FoldForm, may_replace, read_first
 from tilewright.schedule.folds.masks import Trials, bounds_in, masks_of
 from tilewright.schedule.folds.operands import HeldOperand, StepPlace, is_exchanged
 from tilewright.schedule.folds.parts import MergedStates, StateMerge, parts_of_loop
@@ -522,10 +522,16 @@ class FoldBlock:
             self.pass_again(done)
         with nullcontext() if is_last is None else when(is_last):
             self.read_stored(stores, done)
-            for store in stores:
-                self.store_one(store, done)
+            self.store_each(stores, done)
         if form.passing and is_last is None:
             self.pass_again(done)
+
+    def store_each(self, stores: Sequence[Store], values: TileValues) -> None:
+        """Store results in turn, after reading what later ones need and earlier ones replace."""
+        for one in read_first(stores, values.known):
+            values.value(one)
+        for store in stores:
+            self.store_one(store, values)
 
     def read_stored(self, stores: Sequence[Store], done: TileValues) -> None:
         """Read the old values of results that several lanes hold, before one of these lanes stores.
@@ -557,9 +563,7 @@ class FoldBlock:
         def write(step: LoopStep) -> None:
             known, at = dict(done.known), step.index + begin
             self.score(known, at, scores)
-            values = TileValues(StepPlace(self, at), known)
-            for store in form.passing:
-                self.store_one(store, values)
+            self.store_each(form.passing, TileValues(StepPlace(self, at), known))
 
         self.empty_rings()
         begin: Index = 0

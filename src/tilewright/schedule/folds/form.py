@@ -9,7 +9,7 @@ may be computed from scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NoReturn
@@ -231,6 +231,21 @@ def may_replace(store: Store, part: ArrayPart) -> bool:
     """Whether a store may overwrite elements of a part of an array: two parameters may be one array."""
     is_alike = store.operand.dtype == part.operand.dtype and {*store.at} == {*part.at}
     return is_alike or store.operand.name == part.operand.name
+
+
+def read_first(stores: Sequence[Store], known: Iterable[int]) -> list[ArrayPart]:
+    """Return the elements from which a result is computed, and of which an earlier result may replace some.
+
+    Args:
+        stores: the results, in the order in which they are stored.
+        known: the values that are known already, by `id`.
+    """
+    found, seen, replaced = list[ArrayPart](), set(known), set[str]()
+    for store in stores:
+        parts = (one for one in walk(store.value, seen) if isinstance(one, ArrayPart))
+        found += (one for one in parts if one.operand.name in replaced)
+        replaced.add(store.operand.name)
+    return found
 
 
 def _strides_of_window(operand: Operand, row: int, turn: int) -> tuple[int, int] | None:

@@ -305,8 +305,7 @@ class GroupProducts:
             self.multiply_in_parts(step, before)
             known = {**done.known, **{id(one): self.scores[id(one)] for one in form.scores}}
             values = TileValues(StepPlace(block, step.index), known)
-            for store in form.passing:
-                block.store_one(store, values)
+            block.store_each(form.passing, values)
 
         return [Verb("multiply", 0, write)]
 

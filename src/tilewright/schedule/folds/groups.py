@@ -29,6 +29,7 @@ from tilewright.lang.scalars import Index, Scalar, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.schedule.folds.block import FoldBlock
+from tilewright.schedule.folds.form import read_first
 from tilewright.schedule.folds.group_products import GroupProducts, mixtures_of
 from tilewright.schedule.folds.group_rings import (
     PANEL,
@@ -322,6 +323,8 @@ class GroupBlock(FoldBlock):
         stores = [store for store in form.flow.stores if store not in form.passing]
         self.read_stored(stores, done)
         stores = sorted(stores, key=lambda one: not self._is_bulk(one))
+        for one in read_first(stores, done.known):
+            done.value(one)
         for number, store in enumerate(stores):
             if self._is_bulk(store):
                 if number >= len(self.outs) or (self.items is not None and self.apart):

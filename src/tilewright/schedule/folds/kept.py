@@ -359,16 +359,14 @@ class KeptStep:
         others = [store for store in form.flow.stores if store not in form.passing]
         if others:
             with when(self.place.step == 0):  # every block of the row has the values; the first stores them
-                for store in others:
-                    block.store_one(store, done)
+                block.store_each(others, done)
         reached = {id(node) for store in form.passing for node in walk(store.value)}
         known = {key: value for key, value in self.step.known.items() if key in reached} | done.known
         for key, (twin, rule) in self.powers.items():
             keep = self.merge.keep(rule, self.place, self.own[rule.by], cells[rule.by])
             known[key] = elementwise("mul", self.step.known[id(twin)], keep)
         values = TileValues(self.place, known)
-        for store in form.passing:
-            block.store_one(store, values)
+        block.store_each(form.passing, values)
 
 
 def _is_twin(after: Node, inside: Node, form: FoldForm) -> bool:
