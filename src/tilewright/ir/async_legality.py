@@ -156,12 +156,9 @@ def _verify_operand(
             f"a shared tensor of rows of {width} along K, into which the transpose is copied",
         )
     elif lies.along == 0 and unit < rows and unit % width:
-        yield op.violation(
-            "mma operand",
-            f"{label} = {value} runs along {'MN'[label == 'B']} in rows of {width}; {op.mma.atom} takes "
-            f"{unit} of them at a time",
-            f"an atom of {-(-unit // width) * width}",
-        )
+        rule = f"{op.mma.atom} takes {unit} of them at a time"
+        text = f"{label} = {value} runs along {'MN'[label == 'B']} in rows of {width}; {rule}"
+        yield op.violation("mma operand", text, f"an atom of {-(-unit // width) * width}")
 
 
 TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")

@@ -160,12 +160,9 @@ def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violatio
     """Refuse conversions to or from complex dtypes."""
     kinds = source.dtype, target.dtype
     if kinds[0] != kinds[1] and any(kind.components > 1 for kind in kinds):
-        yield op.violation(
-            "dtype",
-            f"{op.verb} of {source} to {target} converts {kinds[0]} to {kinds[1]}; complex numbers are not "
-            "converted",
-            f"{kinds[0]} on both sides",
-        )
+        rule = "complex numbers are not converted"
+        text = f"{op.verb} of {source} to {target} converts {kinds[0]} to {kinds[1]}; {rule}"
+        yield op.violation("dtype", text, f"{kinds[0]} on both sides")
 
 
 # ---------------------------------------------------------------- nearest shapes of a copy

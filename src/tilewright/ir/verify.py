@@ -278,12 +278,9 @@ def _before_prior_grid(block: Block, waited: bool, always: bool) -> Iterator[Vio
     for op in block.ops:
         if isinstance(op, PriorGridWait):
             if not (waited or always):
-                yield op.violation(
-                    _PRIOR_GRID,
-                    "a block may skip this wait and end before the previous grid; the next grid would not "
-                    "wait for the previous one",
-                    "outside of the loop or branch",
-                )
+                rule = "the next grid would not wait for the previous one"
+                text = f"a block may skip this wait and end before the previous grid; {rule}"
+                yield op.violation(_PRIOR_GRID, text, "outside of the loop or branch")
             waited = True
         elif not waited:
             accesses = [("reads", value) for value in op.read] + [("writes", value) for value in op.written]

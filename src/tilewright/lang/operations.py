@@ -80,12 +80,9 @@ def shared(
     kind, align = element_type(element), 128
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
     if kind.bytes_of(count) > SHARED_BYTES:
-        raise TraceError(
-            f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, far "
-            "more than any target has",
-            here(),
-            f"{8 * SHARED_BYTES // kind.bits} elements",
-        )
+        rule = f"at most {SHARED_BYTES} bytes are possible, far more than any target has"
+        text = f"shared memory of {count} elements of {kind}; {rule}"
+        raise TraceError(text, here(), f"{8 * SHARED_BYTES // kind.bits} elements")
     if isinstance(view.elems, int) and count > view.elems:
         view = replace(view, elems=count)
     if isinstance(swizzle, Swizzle):

@@ -431,11 +431,9 @@ def _parameter(program: str, name: str, declared: Any, default: Any) -> Paramete
             names = " ".join(
                 dim if dim.isidentifier() or dim == BATCH else f"D{number}" for number, dim in enumerate(said)
             )
-            raise SignatureError(
-                f"kernel {program}: dimension {unnamed[0]!r} of {name} is not a name; extents come from the "
-                "arrays",
-                f"{name}={names!r}",
-            )
+            rule = "extents come from the arrays"
+            text = f"kernel {program}: dimension {unnamed[0]!r} of {name} is not a name; {rule}"
+            raise SignatureError(text, f"{name}={names!r}")
         made, what = Parameter(name, "tensor", dims), "an array, which has no default"
     elif isinstance(declared, DType):
         if declared.components > 1:

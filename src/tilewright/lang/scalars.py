@@ -253,22 +253,18 @@ class Scalar:
             return NotImplemented
         if isinstance(other, int) and other >= 0 and not other & (other + 1):
             return self % (other + 1)
-        raise TraceError(
-            f"{shown(self)} & {shown(other)}: integers have the bitwise and of their low bits only; `x & 7` "
-            "and `x % 8` give the low 3 bits",
-            here(),
-        )
+        rule = "`x & 7` and `x % 8` give the low 3 bits"
+        text = f"{shown(self)} & {shown(other)}: integers have the bitwise and of their low bits only; {rule}"
+        raise TraceError(text, here())
 
     __rand__ = __and__
 
     def __or__(self, other: object) -> Any:
         if isinstance(other, Collective):
             return NotImplemented
-        raise TraceError(
-            f"{shown(self)} | {shown(other)}: integers have no bitwise or; `x + 8` sets a bit that is not "
-            "set",
-            here(),
-        )
+        rule = "`x + 8` sets a bit that is not set"
+        text = f"{shown(self)} | {shown(other)}: integers have no bitwise or; {rule}"
+        raise TraceError(text, here())
 
     __ror__ = __or__
 
@@ -282,11 +278,9 @@ class Scalar:
         raise undecided(f"{self} != 0")
 
     def __index__(self) -> NoReturn:
-        raise TraceError(
-            f"{self} is not known while the kernel is traced, but a Python integer is needed here; "
-            "use `tw.range` for a loop, or make it a keyword-only constant of the kernel",
-            here(),
-        )
+        near = "use `tw.range` for a loop, or make it a keyword-only constant of the kernel"
+        text = f"{self} is not known while the kernel is traced, but a Python integer is needed here; {near}"
+        raise TraceError(text, here())
 
     __int__ = __index__
 
@@ -378,11 +372,9 @@ def unwrap(value: object) -> Int:
         text = f"{value!r} is in memory; nearest legal choice: tw.index(...), which loads it as an integer"
         raise TraceError(text, here())
     if isinstance(value, Collective):
-        raise TraceError(
-            f"{value!r} is not an integer; quotients of integers that are integers are `//`, `%` and "
-            "`tw.ceil_div`",
-            here(),
-        )
+        rule = "quotients of integers that are integers are `//`, `%` and `tw.ceil_div`"
+        text = f"{value!r} is not an integer; {rule}"
+        raise TraceError(text, here())
     raise TraceError(f"{shown(value)} of type {type(value).__name__} is not an integer", here())
 
 
@@ -476,11 +468,9 @@ def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
     """
     found = ints(values)
     if not all(isinstance(value, int) for value in found):
-        raise TraceError(
-            f"{what} {found} must be known while the kernel is traced; "
-            "make it a keyword-only constant of the kernel",
-            here(),
-        )
+        near = "make it a keyword-only constant of the kernel"
+        text = f"{what} {found} must be known while the kernel is traced; {near}"
+        raise TraceError(text, here())
     return tuple(value for value in found if isinstance(value, int))
 
 

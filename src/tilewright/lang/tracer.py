@@ -277,11 +277,9 @@ def current() -> Tracer:
     """
     tracer = _current.get(None)
     if tracer is None:
-        raise TraceError(
-            "this belongs inside a kernel: it was called while no kernel is being traced; decorate the "
-            "function with @tw.kernel and call that",
-            here(),
-        )
+        rule = "decorate the function with @tw.kernel and call that"
+        text = f"this belongs inside a kernel: it was called while no kernel is being traced; {rule}"
+        raise TraceError(text, here())
     return tracer
 
 

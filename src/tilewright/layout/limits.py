@@ -64,11 +64,9 @@ def check_pairs(threads: int, values: int) -> None:
     if threads > THREADS:
         raise LayoutError(f"{shown(threads)} threads share a tile; at most {THREADS} threads are possible")
     if threads * values > PAIRS:
-        raise LayoutError(
-            f"{threads} threads hold {shown(values)} values each; a map has at most {PAIRS} pairs of thread "
-            "and value, because a check visits each",
-            f"{PAIRS // threads} values",
-        )
+        rule = f"a map has at most {PAIRS} pairs of thread and value, because a check visits each"
+        text = f"{threads} threads hold {shown(values)} values each; {rule}"
+        raise LayoutError(text, f"{PAIRS // threads} values")
 
 
 # ---------------------------------------------------------------- nearest divisors

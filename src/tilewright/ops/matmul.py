@@ -314,11 +314,9 @@ def check_complex(op: str, given: Mapping[str, Any], wanted: Wanted) -> None:
     if scaled := [name for name in SCALES if given.get(name) is not None]:
         raise LaunchError(f"{op}: {' and '.join(scaled)} with complex arrays", "alpha=, a number")
     if wanted.activation is not None:
-        raise LaunchError(
-            f"{op}: activation={shown(wanted.activation)} with complex arrays; activations are defined for "
-            "real numbers only",
-            "None",
-        )
+        rule = "activations are defined for real numbers only"
+        text = f"{op}: activation={shown(wanted.activation)} with complex arrays; {rule}"
+        raise LaunchError(text, "None")
     late = {"derivative": wanted.derivative is not None, "saturate": wanted.saturate}
     if there := [name for name, is_there in late.items() if is_there]:
         near = "compute the product, then apply a function of NumPy or of your framework"

@@ -60,10 +60,8 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
     if not units:
         return arguments
     for span, unit in units.items():
-        text = (
-            f"{span.name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}; nearest "
-            f"legal choice: whole={schedule.whole.replace(dims[span], '')!r}"
-        )
+        near = f"nearest legal choice: whole={schedule.whole.replace(dims[span], '')!r}"
+        text = f"{span.name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}; {near}"
         require(extent_of(form, arguments, span) % unit == 0, text)
     parts = [node for node in form.flow.walk() if isinstance(node, ArrayPart)]
     places = {node.operand.name: (node.operand, node.at) for node in parts}

@@ -259,12 +259,9 @@ def form_of(flow: Flow) -> Form:
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     where = flow.stores[0].location if flow.stores else None
     if len(inner) != 2:
-        raise TraceError(
-            f"kernel {flow.name} has a product over {len(inner)} tiled dimensions; schedules compute "
-            "products over one or two",
-            where,
-            f"another batch= of tw.tiles, or {EXPLICIT}",
-        )
+        rule = "schedules compute products over one or two"
+        text = f"kernel {flow.name} has a product over {len(inner)} tiled dimensions; {rule}"
+        raise TraceError(text, where, f"another batch= of tw.tiles, or {EXPLICIT}")
     m, n = inner
     stored = Counter(store.operand for store in flow.stores)
     for store in (one for one in flow.stores if max(stored.values()) > 1 and stored[one.operand] == 1):

@@ -145,17 +145,13 @@ class Fragments(CpAsync):
         (m, n, k), depth, product = facts.tile, facts.part_depth, facts.form.sum
         parts = k // depth
         if parts % 2:
-            text = (
-                f"tile depth {k} has {parts} parts of {depth}; two register sets alternate, so the "
-                "number of parts must be even"
-            )
+            rule = "two register sets alternate, so the number of parts must be even"
+            text = f"tile depth {k} has {parts} parts of {depth}; {rule}"
             yield "tile", text, f"tile={(m, n, k + depth)}", product
         decodes = not all(side.factor.is_plain for side in facts.sides)
         if decodes and parts == 2 and facts.schedule.stages == 2 and not facts.run:
-            text = (
-                f"2 stages of {parts} parts; a decoded operand is loaded two parts ahead, which needs "
-                "more stages or a deeper tile"
-            )
+            rule = "a decoded operand is loaded two parts ahead, which needs more stages or a deeper tile"
+            text = f"2 stages of {parts} parts; {rule}"
             yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", product
 
     def _part_of(self, matrix: Tensor, along: int, work: Work) -> Tensor:
@@ -276,10 +272,8 @@ class AlongK(Fragments):
         for field, value in plain.items():
             if getattr(schedule, field) != value:
                 said = f'"{value}"' if isinstance(value, str) else value
-                why = (
-                    f"{text} and {field}={schedule.spelled(field)}; these groups share one tile, each "
-                    "with a part of its K"
-                )
+                rule = "these groups share one tile, each with a part of its K"
+                why = f"{text} and {field}={schedule.spelled(field)}; {rule}"
                 yield field, why, f"{field}={said}, or groups=1", product
         if len(facts.form.totals) > 1:
             several = f"{len(facts.form.totals)} sums for each element"

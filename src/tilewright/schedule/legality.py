@@ -256,10 +256,8 @@ def exactness(case: ScheduleOnMachine) -> Reasons:
     yield from scaled(case)
     yield from sliced(case)
     if atom.precision is not None and case.form.precision != TF32:
-        text = (
-            f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for "
-            "all fraction bits"
-        )
+        rule = "the kernel asks for all fraction bits"
+        text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; {rule}"
         yield "atom", text, fitting(case), product
 
 
@@ -276,10 +274,8 @@ def asynchronous(case: ScheduleOnMachine) -> Reasons:
             continue  # the instruction does not see its layout in memory
         unit = atom.shape[side.at]
         if side.along_rows and "mn" not in atom.majors:
-            text = (
-                f"{side.factor.name} is contiguous along {side.factor.row.name}; {atom} takes operands that "
-                f"are contiguous along {side.factor.depth.name}"
-            )
+            rule = f"{atom} takes operands that are contiguous along {side.factor.depth.name}"
+            text = f"{side.factor.name} is contiguous along {side.factor.row.name}; {rule}"
             yield "atom", text, f"{fitting(case)}, or {side.factor.name} transposed", side.factor.part
         elif side.along_rows and unit < side.rows and unit % side.width:
             text = (
@@ -367,16 +363,12 @@ def roles_of_warps(case: ScheduleOnMachine) -> Reasons:
     if roles in ("ping-pong", "alternating") and groups < 2:
         yield "groups", f'{groups} group; roles="{roles}" needs at least two', "groups=2", product
     if roles == "ping-pong" and not schedule.blocks:
-        text = (
-            "blocks=0, one block for each tile; ping-pong groups need a persistent block that computes "
-            "several tiles"
-        )
+        rule = "ping-pong groups need a persistent block that computes several tiles"
+        text = f"blocks=0, one block for each tile; {rule}"
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
     if schedule.group_m and schedule.group_n:
-        text = (
-            f"group_m={schedule.group_m} and group_n={schedule.group_n}; tiles are traversed in bands "
-            "of rows or in bands of columns"
-        )
+        rule = "tiles are traversed in bands of rows or in bands of columns"
+        text = f"group_m={schedule.group_m} and group_n={schedule.group_n}; {rule}"
         yield "group_n", text, "group_n=0, or group_m=0", product
 
 
@@ -390,20 +382,16 @@ def split_k(case: ScheduleOnMachine) -> Reasons:
         text = f'split_k="{split}" with blocks=0; it needs the number of blocks that run at the same time'
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
     if not isinstance(split, str) and schedule.blocks:
-        text = (
-            f"split_k={split} with blocks={schedule.blocks}; a fixed number of parts has one block for "
-            "each part"
-        )
+        rule = "a fixed number of parts has one block for each part"
+        text = f"split_k={split} with blocks={schedule.blocks}; {rule}"
         yield "split_k", text, 'blocks=0, or split_k="auto" or "stream"', product
     if schedule.roles == "ping-pong":
         text = 'roles="ping-pong"; ping-pong groups take whole tiles, and split K gives parts of tiles'
         yield "roles", text, 'roles="cooperative"', product
     if schedule.cluster != (1, 1) and (schedule.is_streamed or schedule.is_clustered):
         alone = 'split_k="stream"' if schedule.is_streamed else f'reduction="{schedule.reduction}"'
-        text = (
-            f"cluster={schedule.cluster} with {alone}; blocks that share operands must compute the same "
-            "part of K"
-        )
+        rule = "blocks that share operands must compute the same part of K"
+        text = f"cluster={schedule.cluster} with {alone}; {rule}"
         yield "cluster", text, 'cluster=(1, 1), or split_k="auto" with another reduction', product
     yield from case.reduction.against(case)
 

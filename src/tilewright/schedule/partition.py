@@ -278,10 +278,8 @@ def against_unknown_tiles(facts: ScheduleFacts, what: str, near: str, batches: s
         text = f"cluster={schedule.cluster}; {what}, and {near}"
         yield "cluster", text, "cluster=(1, 1)", product
     if schedule.is_split:
-        text = (
-            f"split_k={schedule.split_k!r}; {what}, and splitting K needs the number of tiles before "
-            "the launch"
-        )
+        rule = f"{what}, and splitting K needs the number of tiles before the launch"
+        text = f"split_k={schedule.split_k!r}; {rule}"
         yield "split_k", text, "split_k=1", product
     if schedule.batches != 1:
         yield "batches", f"batches={schedule.batches}; {batches}", "batches=1", product

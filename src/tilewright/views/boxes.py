@@ -129,11 +129,9 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
             if whole is not None and symbols(whole).isdisjoint(named.values()):
                 where.append(whole)
                 continue
-            return NoBox(
-                f"elements of the tile are valid only if {part}, which is no edge of {{tensor}}; only "
-                "edges may cut a box",
-                "a tile that divides its tensor, or tw.copy",
-            )
+            rule = "only edges may cut a box"
+            text = f"elements of the tile are valid only if {part}, which is no edge of {{tensor}}; {rule}"
+            return NoBox(text, "a tile that divides its tensor, or tw.copy")
     fast = [moved[sym] for sym in syms]
     slow = [dim for dim in range(len(extents)) if dim not in fast]
     begins = tuple(substitute(start, {sym: one for one, sym in named.items()}) for start in starts)

@@ -280,11 +280,9 @@ def check_offsets(infos: Mapping[str, ArrayInfo]) -> None:
         if ranges.any():
             at = int(ranges.argmax())
             least = max(int(found[at - 1]), 0) if at else 0
-            raise LaunchError(
-                f"{_called(infos)}: {name}[{at}] is {found[at]}; offsets do not descend, and {of} has "
-                f"{rows} rows",
-                min(max(int(found[at]), least), rows),
-            )
+            rule = f"offsets do not descend, and {of} has {rows} rows"
+            text = f"{_called(infos)}: {name}[{at}] is {found[at]}; {rule}"
+            raise LaunchError(text, min(max(int(found[at]), least), rows))
 
 
 def check_gradients(infos: Mapping[str, ArrayInfo], results: Mapping[str, str]) -> None:

@@ -146,11 +146,9 @@ class FoldBlock:
             field: the field of the schedule that sets this number.
             by: ``"tile"`` or ``"step"``.
         """
-        require(
-            self.place.integer(span.extent) <= most,
-            f"{span.name} must be at most {most}: one {by} of the schedule covers it ({field}); "
-            f"nearest legal choice: schedule=None, or a larger {field}",
-        )
+        near = f"nearest legal choice: schedule=None, or a larger {field}"
+        text = f"{span.name} must be at most {most}: one {by} of the schedule covers it ({field}); {near}"
+        require(self.place.integer(span.extent) <= most, text)
 
     def length(self, span: Span) -> int:
         """Extent of a tile along a span; 1 along a batch."""

@@ -562,10 +562,8 @@ def _mixtures(form: FoldForm) -> None:
     legal = [(m, e) for e in form.columns]
     for one in form.mixtures:
         if one.axes not in legal or any(isinstance(node, Sum | Cell) for node in walk(one.b)):
-            text = (
-                f"a product over {n.name} has the axes {_named(one.axes)}; it multiplies rows {m.name} by an "
-                "array with columns of the result"
-            )
+            rule = f"it multiplies rows {m.name} by an array with columns of the result"
+            text = f"a product over {n.name} has the axes {_named(one.axes)}; {rule}"
             _refuse(text, "the computed values on the left, the array on the right", one.location)
 
 

@@ -175,10 +175,8 @@ def _operation(op: Op, arch: Arch, threads: int) -> Iterator[Violation]:
         )
         yield op.violation("registers", text, "registers=None")
     elif isinstance(op, RoleBarrier) and op.threads != threads:
-        text = (
-            f"a barrier of {op.threads} threads; on {arch.name} a barrier is for all {threads} threads "
-            "of a block"
-        )
+        rule = f"on {arch.name} a barrier is for all {threads} threads of a block"
+        text = f"a barrier of {op.threads} threads; {rule}"
         yield op.violation("role_barrier", text, f"threads={threads}")
     elif isinstance(op, Copy) and op.engine == "matrix":
         text = f"{arch.name} has no matrix copy from {op.source} to {op.target}"

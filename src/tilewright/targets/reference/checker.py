@@ -193,10 +193,8 @@ class Checker:
         """Report elements that were never written, or whose last write was to another tensor."""
         owner = batch.buffer.owner
         if not batch.buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
-            reason = (
-                f"nothing has written this element of {owner} yet; if another thread writes it later, no "
-                "barrier makes this thread wait"
-            )
+            rule = "if another thread writes it later, no barrier makes this thread wait"
+            reason = f"nothing has written this element of {owner} yet; {rule}"
             self.defect(Kind.UNWRITTEN, batch.only(missing), reason)
         writes = history.writes.event[places] if batch.buffer.overlaid else np.zeros(0, np.int32)
         for event in np.unique(writes[writes > 0]):

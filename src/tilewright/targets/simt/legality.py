@@ -35,12 +35,9 @@ def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
         taken = {value.name: registers_of(value) for value in alive}
         if sum(taken.values()) > limit:
             parts = ", ".join(f"{name} {count}" for name, count in taken.items())
-            yield op.violation(
-                "registers",
-                f"{sum(taken.values())} registers per thread hold fragments here ({parts}); with "
-                f"{kernel.threads} threads {arch.name} has {limit}",
-                _nearest(op, sum(taken.values()), limit),
-            )
+            rule = f"with {kernel.threads} threads {arch.name} has {limit}"
+            text = f"{sum(taken.values())} registers per thread hold fragments here ({parts}); {rule}"
+            yield op.violation("registers", text, _nearest(op, sum(taken.values()), limit))
             return
 
 
