@@ -385,6 +385,14 @@ def test_both_parts_are_read_before_either_is_stored(kind: str) -> None:
         assert (abs(found - exact) <= 4 * OF_SUM * np.finfo(KINDS[kind][1]).eps * scale).all()
 
 
+def test_elementwise_kernels_work_in_place() -> None:
+    x = made(np.random.default_rng(19), (M, N), "c64", "plain")
+    for target in ("cpu", "reference"):
+        found = x.copy()
+        turned(found, found, target=target)
+        assert (found == 1j * x).all()
+
+
 @tw.kernel(Q="M D", W="N D", V="N E", O="M E")
 def fused_into(Q: Any, W: Any, V: Any, O: Any) -> None:
     for m in tw.tiles(O.shape[0]):

@@ -67,15 +67,15 @@ def is_complex(flow: Flow) -> bool:
 def paired_arrays(flow: Flow, specs: Mapping[str, TensorSpec], arch: Arch) -> frozenset[str]:
     """Return the names of the complex arrays that are passed as pairs.
 
-    Threads of warps read and write them as one element.  Operands of products need their parts as tiles.  A
-    vector register of a CPU holds parts of several numbers.
+    Operands of products need their parts as tiles.  Sums on CPUs do, too: a vector register holds parts of
+    several numbers.  All other threads read and write both parts of a number as one element.
 
     Args:
         flow: the flow.
         specs: the class of each array.
         arch: the architecture.
     """
-    if arch.vector_registers:
+    if arch.vector_registers and any(isinstance(node, Sum | Reduce | Folded) for node in flow.walk()):
         return frozenset()
     apart = {one.operand.name for node in flow.sums for one in walk(node) if isinstance(one, ArrayPart)}
     for store in flow.stores:  # rows are added to part by part, and steps store values of their own
@@ -568,6 +568,9 @@ class PartArithmetic:
         """Return ``x + y``."""
         if x is None or y is None:
             return x or y
+        for one, other in ((x, y), (y, x)):
+            if isinstance(other, Map) and other.function == "neg":
+                return self.call("sub", one, other.given[0])
         return self.call("add", x, y)
 
     def sub(self, x: Term, y: Term) -> Term:
@@ -585,7 +588,9 @@ class PartArithmetic:
         for one, other in ((x, y), (y, x)):
             if isinstance(one, Literal) and abs(one.value) == 1 and {*one.axes} <= {*other.axes, None}:
                 return other if one.value == 1 else self.neg(other)
-        return self.call("mul", x, y)
+        (x, s), (y, t) = _signed(x), _signed(y)
+        found = self.call("mul", x, y)
+        return found if s * t > 0 else self.neg(found)
 
     def div(self, x: Term, y: Node) -> Term:
         """Return ``x / y``."""
