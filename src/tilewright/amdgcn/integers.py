@@ -68,8 +68,7 @@ def leading(value: Any) -> Any:
     exponent = np.frexp(value.astype(np.float64))[1]
     width = value.dtype.itemsize * 8
     wrong = (exponent > 0) & ((value >> np.maximum(exponent - 1, 0).astype(value.dtype)) == 0)
-    found = width - (exponent - wrong)
-    return np.where(value == 0, 0xFFFFFFFF, found).astype(np.uint32)
+    return np.where(value == 0, 0xFFFFFFFF, width - (exponent - wrong)).astype(np.uint32)
 
 
 def leading_signs(value: Any) -> Any:

@@ -199,8 +199,7 @@ class Arrays(Space):
         active = places[mask]
         if not active.size:
             return places
-        which = int(np.searchsorted(self._first, active[0], "right")) - 1
-        region = self.regions[max(which, 0)]
+        region = self.regions[max(int(np.searchsorted(self._first, active[0], "right")) - 1, 0)]
         inside = active.min() >= region.first and active.max() + size <= region.end
         if inside and region.legal is None:
             return places
@@ -338,8 +337,7 @@ class Lds(Space):
                 f"access begins at a multiple of {_ALIGNED}",
                 *step.position,
             )
-        count = max(size // self.granule, 1)
-        granules = places[..., None] // self.granule + np.arange(count)
+        granules = places[..., None] // self.granule + np.arange(max(size // self.granule, 1))
         selected = waves.selected()
         line = step.line << _LINE | (ATOMIC if atomic else 0)
         mine = self.epoch[waves.at] << _EPOCH | line | (selected + 1)

@@ -97,8 +97,7 @@ def read_array(text: str) -> tuple[str, Specimen]:
     shape = tuple(read_whole("an extent", one, EXAMPLE) for one in extents.split("x"))
     if strides in ("C", "F", ""):
         return called, like(dtype(kind), shape, order="F" if strides == "F" else "C")
-    steps = tuple(int(one) for one in strides.split("x"))
-    return called, like(dtype(kind), shape, strides=steps)
+    return called, like(dtype(kind), shape, strides=tuple(int(one) for one in strides.split("x")))
 
 
 def read_problems(texts: Sequence[str], parameters: Sequence[Parameter]) -> list[list[Specimen | None]]:

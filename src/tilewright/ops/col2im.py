@@ -184,8 +184,7 @@ def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, .
         return out.shape
     extents = tuple(shape)
     if min(extents, default=0) < 0:
-        nearest = tuple(max(extent, 0) for extent in extents)
-        raise LaunchError(f"col2im: shape {extents}", nearest)
+        raise LaunchError(f"col2im: shape {extents}", tuple(max(extent, 0) for extent in extents))
     if out is not None and out.shape != extents:
         raise LaunchError(f"col2im: out has shape {out.shape}, and shape={extents}", "one of them alone")
     return extents

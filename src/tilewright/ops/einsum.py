@@ -243,8 +243,7 @@ def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") ->
     for name in SCALES:
         legal = (*WIDE, f64) if infos["a"].dtype == f64 else WIDE
         if name in infos and infos[name].dtype not in legal:
-            near = ", ".join(map(str, legal))
-            raise DTypeError(f"einsum: {name} is {infos[name].dtype}", near)
+            raise DTypeError(f"einsum: {name} is {infos[name].dtype}", ", ".join(map(str, legal)))
     kind = result_dtype(call.dtypes, wanted, "einsum")
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = result_shape(subscripts, named, infos)
@@ -281,8 +280,7 @@ def _plan(subscripts: str, call: Call, wanted: Wanted, factor: str = "alpha") ->
         both = HALVES_OF[wanted.precision] == 2
         kernel = contraction_in_halves(made).bind(both=both, ending=ending, schedule=wanted.how)
         operands = {name: (seen.pop(name), layouts[name]) for name in "ab"}
-        plan = plan_of_halves(call, operands, kernel, seen, numbers, both)
-        return replace(plan, details=made)
+        return replace(plan_of_halves(call, operands, kernel, seen, numbers, both), details=made)
     kernel = contraction(made, call.number).bind(
         precision=of_sums(wanted.precision, infos["a"].dtype), ending=ending, schedule=wanted.how
     )

@@ -209,8 +209,7 @@ def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
             count = 1 << sum(map(len, order.bits))
             if count < vector:
                 continue
-            most = 1 << (op.spread.size_threads.bit_length() - 1)
-            threads = min(most, count // vector)
+            threads = min(1 << (op.spread.size_threads.bit_length() - 1), count // vector)
             modes = (Mode(vector, 0, 1), Mode(count // (vector * threads), 0, vector * threads))
             values = tuple(mode for mode in modes if mode.extent > 1)
             spread = Distribution((count,), (Mode(threads, 0, vector),), values)

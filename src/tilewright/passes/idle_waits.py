@@ -110,8 +110,7 @@ class _Flow:
 def drop_idle_waits(kernel: Kernel) -> Passed:
     """Return the kernel without redundant waits and barriers, and a note for each removed one."""
     waits = [op for op in kernel.walk() if isinstance(op, AsyncWait | BulkWait | Barrier)]
-    pending = [op.pending for op in waits if not isinstance(op, Barrier)]
-    flow = _Flow(1 + max(pending, default=0))
+    flow = _Flow(1 + max([op.pending for op in waits if not isinstance(op, Barrier)], default=0))
     flow.block(kernel.body, _Pending())
     idle = [op for op in waits if id(op) not in flow.needed]
     if not idle:

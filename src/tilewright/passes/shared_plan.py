@@ -164,8 +164,7 @@ def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
         one, other, first, second = other, one, second, first
     if max(first) >= min(second) or any(way[depth].block is not block for way in (*one.uses, *other.uses)):
         return False
-    between = range(max(first) + 1, min(second))
-    if not _separated(block, one, other, max(first), between, met):
+    if not _separated(block, one, other, max(first), range(max(first) + 1, min(second)), met):
         return False
     if not any(isinstance(op, For) for op in around):
         return True

@@ -351,8 +351,7 @@ class KernelFacts:
 
     def _timeline(self) -> dict[str, Any]:
         made = self.inspected.timeline(None, self.target)
-        steps = min(made.steps, MOST_STEPS)
-        picture = draw_timeline(made, 0, max(steps, 1))
+        picture = draw_timeline(made, 0, max(min(made.steps, MOST_STEPS), 1))
         events = [
             {name: one for name, one in asdict(event).items() if name != "touches"} for event in made.events
         ]

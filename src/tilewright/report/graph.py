@@ -259,8 +259,7 @@ def _spread(row: Sequence[PlacedNode], wanted: Mapping[int, float]) -> None:
     """
     groups: list[tuple[list[PlacedNode], list[float], float]] = []  # boxes, offsets in the group, left end
     for box in row:
-        group = ([box], [0.0], wanted[id(box)])
-        groups.append(group)
+        groups.append(([box], [0.0], wanted[id(box)]))
         while len(groups) > 1:
             (first, offsets, at), (second, others, other) = groups[-2:]
             room = at + offsets[-1] + first[-1].width / 2 + GAP + second[0].width / 2

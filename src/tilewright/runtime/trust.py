@@ -227,8 +227,7 @@ def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, 
             if not links:
                 yield place, None, last
                 return
-            beyond = Path(place.parent / os.readlink(place), *parts[at + 1 :])
-            yield from _way(beyond, links - 1)
+            yield from _way(Path(place.parent / os.readlink(place), *parts[at + 1 :]), links - 1)
             return
 
 

@@ -422,8 +422,7 @@ def parts_of(work: WorkCounts, constants: TimeConstants) -> TimeParts:
     if schedule.stages == 1 and not schedule.staging_class.through_registers:  # nothing is loaded ahead
         chain += multiply
     memory = work.memory_us
-    cache_us = work.board.l2_mbytes * 1e6 / work.bytes_per_us
-    write_back = min(memory, cache_us) * constants.dirty
+    write_back = min(memory, work.board.l2_mbytes * 1e6 / work.bytes_per_us) * constants.dirty
     lines, cut = work.cache_us
     store = 0.0
     if not load.schedule.is_split or load.is_stream:

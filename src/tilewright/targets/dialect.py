@@ -181,8 +181,7 @@ def bits_of_float(kind: DType, bits_of: str) -> tuple[str, str]:
     numbers = np.arange(sign, dtype=np.uint8).view(kind.numbers).astype(float)
     middles = ((low + high) / 2 for low, high in pairwise(numbers))
     passed = [f"!(y {'<' if at % 2 else '<='} {float(middle)!r}f)" for at, middle in enumerate(middles)]
-    rows = [" + ".join(passed[at : at + 5]) for at in range(0, len(passed), 5)]
-    rest = "\n      + ".join(rows)
+    rest = "\n      + ".join([" + ".join(passed[at : at + 5]) for at in range(0, len(passed), 5)])
     return (
         f"""\
   const float y = x < 0 ? -x : x;

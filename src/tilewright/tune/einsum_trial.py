@@ -182,8 +182,7 @@ class EinsumTrial(FlowTrial):
         stored = {"D": given.pop("D")}
         others = [one.name for one in parameters if one.kind != "tensor"]
         numbers = dict(zip(others, product.numbers, strict=True))
-        how = accumulation_of(schedule)
-        return compare_flow(flow, stored, given, numbers, how, self.halves)
+        return compare_flow(flow, stored, given, numbers, accumulation_of(schedule), self.halves)
 
     def time(self, effort: Effort | None = None) -> Measurement:
         """Measure it in turns with NumPy or PyTorch, in two steps: contract, then add and order."""

@@ -115,8 +115,7 @@ class Repeat:
             )
         if self.count < 1:
             raise LayoutError(f"repeat of each element {self.count} times; the least is 1")
-        reached = ceil_div(self.extent, self.count)
-        if prove(less_equal(reached, view.shape[self.dim])) is False:
+        if prove(less_equal(ceil_div(self.extent, self.count), view.shape[self.dim])) is False:
             raise LayoutError(
                 f"repeat of {view.shape[self.dim]} elements, {self.count} times each, to {self.extent}; "
                 f"nearest legal extent: {mul(view.shape[self.dim], self.count)}"

@@ -147,8 +147,7 @@ def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Sw
             marks.append(Line(left + start * cell_w, y, left + stop * cell_w, y, INK))
     words = [swatch.text for swatch in legend if not swatch.fill]  # text needs no colours
     lines = (*table(grid), *(plain(["", *words]) if words else ()))
-    bottom = top + rows * cell_h + 12
-    return framed(title, [*about, ""], width, marks, drawn, bottom, lines)
+    return framed(title, [*about, ""], width, marks, drawn, top + rows * cell_h + 12, lines)
 
 
 def top_below(about: Sequence[str]) -> float:

@@ -164,8 +164,7 @@ def keys_in_parts(question: AttentionQuestion) -> bool:
     rows, keys = -(-q.shape[2] // packed), -(-k.shape[2] // packed)
     tiles = packed * q.shape[0] * q.shape[1] * -(-rows // ROWS)
     is_slow = rows <= ROWS_OF_A_WARP or any(against_warpgroups(question))
-    processors = question.processors // (1 if is_slow else SPEEDUP)
-    parts = parts_of_k(tiles, keys // ROWS, processors)
+    parts = parts_of_k(tiles, keys // ROWS, question.processors // (1 if is_slow else SPEEDUP))
     return isinstance(parts, int) and parts > 1
 
 
@@ -191,5 +190,4 @@ def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
 def _numbers(question: AttentionQuestion) -> tuple[float, int]:
     """Return the exponent, and the diagonal, clamped to the range of the keys."""
     rows, keys = question.queries.shape[2], question.keys.shape[2]
-    diagonal = min(max(question.diagonal or 0, -rows), keys)
-    return question.softmax[1], diagonal
+    return question.softmax[1], min(max(question.diagonal or 0, -rows), keys)

@@ -459,8 +459,7 @@ class ElementwiseBlock(FoldBlock):
         """Shared memory for tiles of a dtype, padded so that their rows begin in different banks."""
         if dtype not in self.turned:
             rows, columns = self.schedule.tile[:2]
-            strides = (columns + max(BANK_BYTES // dtype.bytes, 1), 1)
-            layout = Layout((rows, columns), strides)
+            layout = Layout((rows, columns), (columns + max(BANK_BYTES // dtype.bytes, 1), 1))
             self.turned[dtype] = tw.shared((rows, columns), dtype, layout=layout, name="turned")
         return self.turned[dtype]
 

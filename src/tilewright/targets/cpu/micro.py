@@ -218,8 +218,7 @@ def _some_rows(
         return
     first, some = emitter.local("first_rows"), emitter.local("some_rows")
     is_shallow = code("{} && {} && {} <= {}", panel.pays, place.in_result, depth, SHALLOW)
-    together = code("{} ? {} : {}", is_shallow, PANELS_TOGETHER, m.count)
-    emitter.constant("Index", some, together)
+    emitter.constant("Index", some, code("{} ? {} : {}", is_shallow, PANELS_TOGETHER, m.count))
     with emitter.loop("Index", first, 0, code("{} < {}", first, m.count), some):
         yield first, code("{} < {}", at, emitter.within(code("{} + {}", first, some), m.count))
 

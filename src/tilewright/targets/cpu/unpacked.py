@@ -376,8 +376,7 @@ class RowPanels:
             pairs = (one.line_step, arrays[0].line_step), (one.k_step, arrays[0].k_step)
             for left, right in pairs:
                 pays = code("{} && {} == {}", pays, emitter.spell(left, True), emitter.spell(right, True))
-        count = code("{} ? {} / {} : 0", pays, rows, m.unit)
-        emitter.constant("Index", made.whole, count)
+        emitter.constant("Index", made.whole, code("{} ? {} / {} : 0", pays, rows, m.unit))
         at = named(m.at.name)
         with emitter.loop("Index", at, made.whole, code("{} < {}", at, m.count)):
             for copy in paired(op.rows, emitter.kernel):

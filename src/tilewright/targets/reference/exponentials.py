@@ -136,8 +136,7 @@ def matrix_product(a: Array, b: Array) -> Array:
     """``a @ b.T`` of pairs (m, k) and (n, k)."""
     known = [np.where(second(x) == UNKNOWN, np.uint64(0), second(x)) for x in (a, b)]
     rows, columns = ((second(x) == UNKNOWN).any(1) for x in (a, b))
-    unknown = rows[:, None] | columns[None]
-    made = np.where(unknown, UNKNOWN, _product(known[0], known[1], Q))
+    made = np.where(rows[:, None] | columns[None], UNKNOWN, _product(known[0], known[1], Q))
     return pair(_product(first(a), first(b), P), made)
 
 

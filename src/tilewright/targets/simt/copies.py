@@ -515,8 +515,7 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
                 emitter.declare(code("const {}", source.word), moved, source.load(emitter))
                 _put(scope, op, target, moved)
                 return
-            count = math.prod(extent(loop) for loop in inner)
-            emitter.declare(source.word, moved, extent=count)
+            emitter.declare(source.word, moved, extent=math.prod(extent(loop) for loop in inner))
             place = code("{}[{}]", moved, emitter.spell(turn(inner)))
             emitter.one_line(inner, Assign(place, source.load(emitter)))
             with emitter.loops(inner):
