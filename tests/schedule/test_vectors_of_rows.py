@@ -170,6 +170,59 @@ def test_refusals_that_new_users_meet_say_what_to_write() -> None:
         cosines(x, x.copy(), target="cpu")
 
 
+def test_refusals_of_batches_and_states_name_a_form_that_works() -> None:
+    @tw.kernel(x="B N", K="B N M", z="B M", H="B M N", y="B N")
+    def update(x, K, z, H, y):
+        for b, i in tw.tiles(y, batch=1):
+            y[b, i] = x[b, i] + K[b, i] @ (z[b] - H[b] @ x[b])
+
+    x, z, gain = np.ones((2, 3), "f4"), np.ones((2, 4), "f4"), np.ones((2, 3, 4), "f4")
+    with pytest.raises(tw.TraceError, match="a kernel of its own that stores this product"):
+        update(x, gain, z, gain.swapaxes(1, 2), x.copy(), target="cpu")
+
+    @tw.kernel(X="M N", S="M G")
+    def largest(X, S, *, batch):
+        tw.require(X.shape[1] == 32 * S.shape[1], "groups of 32")
+        for m, g in tw.tiles(S, batch=batch):
+            S[m, g] = X.unmerge(1, (S.shape[1], 32))[m, g].max(axis=-1)
+
+    groups, found = np.arange(128, dtype=np.float32).reshape(2, 64) % 37, np.empty((2, 2), np.float32)
+    with pytest.raises(tw.TraceError, match=r"batch=1 of tw\.tiles, so that m is a batch, and g are"):
+        largest.bind(batch=0)(groups, found, target="cpu")
+    largest.bind(batch=1)(groups, found, target="cpu")
+    assert (found == groups.reshape(2, 2, 32).max(2)).all()
+
+    @tw.kernel(x="P", ends="M", y="M")
+    def sums_of_rows(x, ends, y, *, is_view):
+        rows = y.unmerge(0, (y.shape[0], 1)) if is_view else y
+        for m, *j in tw.tiles(rows, batch=1):
+            total = tw.zeros(tuple(j), tw.f32)
+            for p in tw.steps(x.shape[0], begin=None, end=ends[m]):
+                total.assign(total + x[p].sum(axis=0))
+            rows[(m, *j)] = total
+
+    y = np.empty(2, np.float32)
+    with pytest.raises(tw.TraceError, match=r"or a view with a last dimension of 1, such as y.unmerge"):
+        sums_of_rows.bind(is_view=False)(groups[0], np.int32([5, 64]), y, target="cpu")
+    sums_of_rows.bind(is_view=True)(groups[0], np.int32([5, 64]), y, target="cpu")
+    assert y.tolist() == [groups[0, :5].sum(), groups[0, 5:].sum()]
+
+    @tw.kernel(Q="N D", K="N D", V="N E", a="N", O="N E")
+    def decayed(Q, K, V, a, O):
+        for e in tw.tiles(V.shape[1]):
+            S, last = tw.zeros((Q.shape[1], e), tw.f32), tw.zeros((e,), tw.f32)
+            for n in tw.steps(Q.shape[0]):
+                i = tw.alias(n)
+                O[i, e] = (Q[i] @ S) * (a[i][:, None] - last)
+                S.assign(S + K[n].T @ V[n, e])
+                last.assign(last + V[n, e].sum(axis=0))
+
+    with pytest.raises(
+        tw.TraceError, match=r"last has the axes \(e,\) in a loop that stores the rows of its"
+    ):
+        decayed(gain[0], gain[0], gain[0], gain[0, :, 0], gain[1], target="cpu")
+
+
 @tw.kernel(Wr="B N", Wi="B N", Xr="N T", Xi="N T", power="B")
 def beam_power(Wr, Wi, Xr, Xi, power):
     for b in tw.tiles(power):

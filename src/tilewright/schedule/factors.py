@@ -346,7 +346,8 @@ def _inner(product: Sum, side: int, m: Span, n: Span) -> InnerProduct:
         text, near = f"{what} a value for each ({row.name}, {depth.name})", "a kernel for each product"
     elif any(not isinstance(one, Literal | NumberParam | Integer) for one in others):
         text = f"an operand of the product over {depth.name} follows from a product and from arrays"
-        near = "a function of the product and of numbers, as in (s * low).to(X.dtype)"
+        near = "a kernel for each product, or a function of the product and of numbers, "
+        near += "as in (s * low).to(X.dtype)"
     else:
         return InnerProduct(sums[0], depth, view, None, None, side)
     raise TraceError(text, product.location, f"{near}; or {EXPLICIT}")

@@ -120,7 +120,10 @@ def tiles(
         raise TraceError("tw.tiles of an array without dimensions", here(), "tw.tiles(1)")
     single = max(len(extents) - 2, 0) if batch is None else batch
     if not 0 <= single < len(extents):
-        raise TraceError(f"batch={single} for {len(extents)} dimensions", here(), len(extents) - 1)
+        near = (
+            f"{len(extents) - 1}, or a view with a last dimension of 1, such as y.unmerge(0, (y.shape[0], 1))"
+        )
+        raise TraceError(f"batch={single} for {len(extents)} dimensions", here(), near)
     if groups is not None:
         several: tuple[Any, ...] = groups if isinstance(groups, tuple) and len(groups) == 2 else (groups,)
         for one in several:

@@ -392,7 +392,7 @@ def _scan(flow: Flow, fold: Fold, results: Mapping[int, int]) -> FoldForm:
     """The form of a loop whose steps store results.  The rows of its state are not rows of a result."""
     where = flow.stores[0].location
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
-    rows = fold.cells[0].axes[0] if fold.cells[0].axes else None
+    rows = next((cell.axes[0] for cell in fold.cells if cell.axes and cell.axes[0] not in inner), None)
     known = {axis for one in (*fold.cells, *fold.results) for axis in one.axes}
     for store in flow.stores:
         others = [span for span in store.at if span in inner and span not in known]
@@ -519,7 +519,11 @@ def _values(form: FoldForm) -> None:
         if len(rest) > 1 or any(span not in columns for span in rest):
             name = node.variable or (node.operand.name if isinstance(node, ArrayPart) else "a value")
             text = f"{name} has the axes {_named(node.axes)}, not rows {m.name} and columns"
-            _refuse(text, f"axes in the order {_named((m, n))}", node.location)
+            near = f"axes in the order {_named((m, n))}"
+            if len(rest) > 1 and node.axes[0] == m:
+                batches = f"batch={len(form.batch) + 1} of tw.tiles, so that {m.name} is a batch"
+                near = f"{batches}, and {rest[0].name} are the rows"
+            _refuse(text, near, node.location)
         if isinstance(node, Reduce | Scan) and node.argument.axes[node.axis] == m:
             text = f"{named(node)} along {m.name}, the rows of the result"
             near = (
@@ -541,6 +545,10 @@ def _scores(form: FoldForm) -> None:
             near = f"a product with the axes {_named((m, n))}"
             if one.axes == (n, m):
                 near = f"the transposed product, with the axes {_named((m, n))}, and axis=1"
+            elif one.axes == (n,) and any(
+                {n, form.batch[-1]} <= {*x.at} for x in inner if isinstance(x, ArrayPart)
+            ):
+                near = "a kernel of its own that stores this product, which reads a matrix for each batch"
             elif one.axes == (n,) and form.batch:
                 row, fewer = form.batch[-1].name, len(form.batch) - 1
                 near = f"batch={fewer} of tw.tiles, so that {row} are rows: {_named((form.batch[-1], n))}"
