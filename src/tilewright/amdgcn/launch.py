@@ -313,10 +313,9 @@ class _Launch:
         self.lds_bytes = kernel.directives.get("group_segment_fixed_size", 0) + lds_bytes
         most = LDS_BYTES.get(family.arch, 64 * 1024)
         if self.lds_bytes > most:
-            raise OutOfBoundsError(
-                f"kernel {kernel.name!r} asks for {self.lds_bytes} bytes of LDS; "
-                f"a block on {family.arch} has {most}"
-            )
+            rule = f"a block on {family.arch} has {most}"
+            text = f"kernel {kernel.name!r} asks for {self.lds_bytes} bytes of LDS; {rule}"
+            raise OutOfBoundsError(text)
         self.scratch_bytes = kernel.directives.get("private_segment_fixed_size", 0)
         given = [argument for argument in kernel.arguments if not argument.kind.startswith("hidden_")]
         if len(given) != len(arguments):

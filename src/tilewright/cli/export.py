@@ -158,10 +158,8 @@ def _matmul(
     for text in constants:
         called, equals, value = text.partition("=")
         if not equals or called not in given:
-            raise UsageError(
-                f"--set {text}: matmul is exported with precision= and schedule= only",
-                "a dataflow kernel with these terms, in a file",
-            )
+            what = f"--set {text}: matmul is exported with precision= and schedule= only"
+            raise UsageError(what, "a dataflow kernel with these terms, in a file")
         given[called] = value
     precision = given["precision"].strip("'\"")
     choose("precision", precision, (EXACT, TF32))
@@ -169,16 +167,13 @@ def _matmul(
     if texts and not arrays:
         return bound, read_problems(texts, bound.program.parameters)
     if len(arrays) not in (2, 3):
-        raise UsageError(
-            f"matmul takes a, b and perhaps the result, and was given {len(arrays)} arrays",
-            "tilewright export matmul 4096x4096:bf16 4096x4096:bf16",
-        )
+        what = f"matmul takes a, b and perhaps the result, and was given {len(arrays)} arrays"
+        raise UsageError(what, "tilewright export matmul 4096x4096:bf16 4096x4096:bf16")
     a, b, *rest = (read_array(text)[1] for text in arrays)
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
-        raise LaunchError(
-            f"matmul: a is {a.shape} and b is {b.shape}; a (M, K) is multiplied by b (K, N), so both have "
-            "two dimensions, and K is the same"
-        )
+        rule = "a (M, K) is multiplied by b (K, N), so both have two dimensions, and K is the same"
+        text = f"matmul: a is {a.shape} and b is {b.shape}; {rule}"
+        raise LaunchError(text)
     out = rest[0] if rest else like(output_dtype(a.dtype), (a.shape[0], b.shape[1]))
     if out.shape != (a.shape[0], b.shape[1]):
         raise LaunchError(f"matmul: the result is {out.shape}", (a.shape[0], b.shape[1]))

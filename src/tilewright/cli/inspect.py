@@ -131,10 +131,9 @@ def inspect(
         typer.echo(listed(Path(kernel)))
         return
     if (measure or launch) and not TARGETS[target].counters:
-        raise UsageError(
-            f"--measure reads the counters of a GPU, and target {target} has none; "
-            "nearest: --target cuda, or --counters"
-        )
+        near = "nearest: --target cuda, or --counters"
+        text = f"--measure reads the counters of a GPU, and target {target} has none; {near}"
+        raise UsageError(text)
     if html is not None:
         if not isa:
             raise UsageError("--html is the page of what --isa shows", "--isa --html FILE")

@@ -216,10 +216,9 @@ def extents_of(given: list[str], verb: str) -> tuple[int, int, int]:
     )
     if len(texts) != 3:
         files = ", or two files a.npy b.npy" if verb == "gemm" else ""
-        raise UsageError(
-            f"{len(given)} argument{'s' * (len(given) != 1)} ({' '.join(given)}); give three extents M N K "
-            f"or MxNxK{files}, or nothing"
-        )
+        near = f"give three extents M N K or MxNxK{files}, or nothing"
+        text = f"{len(given)} argument{'s' * (len(given) != 1)} ({' '.join(given)}); {near}"
+        raise UsageError(text)
     example = f"tilewright {verb} 512 512 512"
     found = [read_whole(name, text, example) for name, text in zip("MNK", texts, strict=True)]
     for name, extent in zip("MNK", found, strict=True):
@@ -247,15 +246,13 @@ def _read(path_a: Path, path_b: Path, dtype_name: str | None) -> Operands:
     asked = None if dtype_name is None else chosen_dtype(dtype_name)
     a, b = _load(path_a, asked), _load(path_b, asked)
     if a.shape[1] != b.shape[0]:
-        raise UsageError(
-            f"K differs: {path_a} has shape {a.shape} and {path_b} has shape {b.shape}; a (M, K) is "
-            f"multiplied by b (K, N), so {a.shape[1]} must equal {b.shape[0]}"
-        )
+        rule = f"a (M, K) is multiplied by b (K, N), so {a.shape[1]} must equal {b.shape[0]}"
+        text = f"K differs: {path_a} has shape {a.shape} and {path_b} has shape {b.shape}; {rule}"
+        raise UsageError(text)
     if a.dtype != b.dtype:
-        raise UsageError(
-            f"{path_a} holds {dtype(a.dtype)} and {path_b} holds {dtype(b.dtype)}; convert both, e.g. with "
-            "--dtype f32"
-        )
+        rule = "convert both, e.g. with --dtype f32"
+        text = f"{path_a} holds {dtype(a.dtype)} and {path_b} holds {dtype(b.dtype)}; {rule}"
+        raise UsageError(text)
     return Operands(a, b, f"{path_a} and {path_b}")
 
 

@@ -102,10 +102,8 @@ def read(log: Path) -> list[LoggedCall]:
         except ValueError:
             line = None
         if not _is_call(line):
-            raise UsageError(
-                f"{log}, line {number}: no call in JSON of format {FORMAT}",
-                "a log that TILEWRIGHT_LOG=calls.jsonl wrote",
-            )
+            what = f"{log}, line {number}: no call in JSON of format {FORMAT}"
+            raise UsageError(what, "a log that TILEWRIGHT_LOG=calls.jsonl wrote")
         if "error" in line:
             continue
         key = json.dumps([line["op"], line["arguments"]])

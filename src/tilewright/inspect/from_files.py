@@ -240,9 +240,8 @@ def load(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
         return module
     except SystemExit:
-        raise LaunchError(
-            f"{path}: ends the program when it is imported; put everything except the kernel definitions "
-            "under `if __name__ == '__main__':`"
-        ) from None
+        near = "put everything except the kernel definitions under `if __name__ == '__main__':`"
+        text = f"{path}: ends the program when it is imported; {near}"
+        raise LaunchError(text) from None
     except Exception as error:  # the file may raise anything
         raise LaunchError(f"{path}: {told(error, str(path))}") from error

@@ -146,10 +146,9 @@ class Program:
             near = [close_to(name, self.constants) for name in unknown]
             parts = [f"unknown constant {', '.join(unknown)}{''.join(near)}"] if unknown else []
             parts += [f"missing constant {', '.join(missing)}"] if missing else []
-            raise LaunchError(
-                f"kernel {self.name}: {' and '.join(parts)}; "
-                f"its constants are {', '.join(self.constants) or 'none'}"
-            )
+            rule = f"its constants are {', '.join(self.constants) or 'none'}"
+            text = f"kernel {self.name}: {' and '.join(parts)}; {rule}"
+            raise LaunchError(text)
         return given
 
     def trace(

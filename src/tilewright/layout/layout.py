@@ -312,10 +312,9 @@ def _slice(coord: Any, shape: IntTuple, stride: IntTuple) -> tuple[Kept, Int]:
     if coord is None or (isinstance(coord, builtins.slice) and coord == builtins.slice(None)):
         return ((shape, stride),), 0
     if isinstance(coord, builtins.slice):
-        raise LayoutError(
-            f"slice {coord.start}:{coord.stop} of the mode {format_tuple(shape)}; a layout keeps whole modes "
-            f"(use :), a view takes boxes"
-        )
+        rule = "a layout keeps whole modes (use :), a view takes boxes"
+        text = f"slice {coord.start}:{coord.stop} of the mode {format_tuple(shape)}; {rule}"
+        raise LayoutError(text)
     if not isinstance(coord, tuple):
         return (), _offset(coord, shape, stride)
     if not (isinstance(shape, tuple) and isinstance(stride, tuple) and len(coord) == len(shape)):

@@ -43,10 +43,9 @@ def check_tile(shape: Sequence[int]) -> None:
     if any(extent < 1 for extent in shape):
         raise LayoutError(f"a tile of shape {tuple(shape)}; every extent is at least 1")
     if math.prod(shape) > ELEMENTS:
-        raise LayoutError(
-            f"a tile of shape {shown(tuple(shape))} has {shown(math.prod(shape))} elements; a map of threads "
-            f"takes at most {ELEMENTS}, because a check visits each"
-        )
+        rule = f"a map of threads takes at most {ELEMENTS}, because a check visits each"
+        text = f"a tile of shape {shown(tuple(shape))} has {shown(math.prod(shape))} elements; {rule}"
+        raise LayoutError(text)
 
 
 def check_rank(what: str, given: Sequence[object], rank: int) -> None:

@@ -129,10 +129,9 @@ def result_dtype(
         broken += ["derivative"] if wanted.derivative not in (None, "relu") else []  # relu has 0 or 1
         broken += ["dropout"] if wanted.dropped.makes_fractions else []
         if broken:
-            raise DTypeError(
-                f"{' and '.join(broken)}: the result has fractions, and {made} cannot hold them; nearest: "
-                "out_dtype='f32'"
-            )
+            near = "nearest: out_dtype='f32'"
+            text = f"{' and '.join(broken)}: the result has fractions, and {made} cannot hold them; {near}"
+            raise DTypeError(text)
     if made.components > 1 or (natural.is_float and not made.is_float and not wanted.saturate):
         why = "the result has no imaginary parts" if made.components > 1 else "the fractions would be lost"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}", natural)

@@ -202,7 +202,5 @@ def check_derivative(op: str, derivative: str | None, *, multiplies: bool) -> No
         near = close_to(derivative, DERIVATIVES)
         raise LaunchError(f"derivative={shown(derivative)}; choose one of {', '.join(DERIVATIVES)}{near}")
     if not multiplies:
-        raise LaunchError(
-            f"{op}: derivative={derivative!r} needs multiply",
-            "multiply=, the array to which the activation was applied",
-        )
+        near = "multiply=, the array to which the activation was applied"
+        raise LaunchError(f"{op}: derivative={derivative!r} needs multiply", near)

@@ -288,10 +288,9 @@ def assemble(listing: str, arch: str, name: str = "kernel", toolchain: AmdToolch
     if chosen.library:
         return _by_library(what, listing, lambda: comgr.code_object(listing, arch, [CODE_OBJECT]))
     if not chosen.linker:
-        raise ToolchainError(
-            f"{chosen} has no linker ld.lld, so no code object can be made of {name}; install lld of the "
-            "same version, or `pip install 'tilewright[native]'`"
-        )
+        near = "install lld of the same version, or `pip install 'tilewright[native]'`"
+        text = f"{chosen} has no linker ld.lld, so no code object can be made of {name}; {near}"
+        raise ToolchainError(text)
     assembled = [*chosen.compiler, "-x", "assembler", "-target", TRIPLE, f"-mcpu={arch}"]
     commands = [
         [*assembled, CODE_OBJECT, "-c", "kernel.s", "-o", "kernel.o"],

@@ -350,10 +350,9 @@ def stream_handle(stream: Any) -> int:
     elif not isinstance(stream, int):
         handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
     if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
-        raise LaunchError(
-            f"stream={stream!r} is no CUDA stream; nearest: its handle as an integer, or an object with "
-            "__cuda_stream__(), .cuda_stream or .ptr"
-        )
+        near = "nearest: its handle as an integer, or an object with __cuda_stream__(), .cuda_stream or .ptr"
+        text = f"stream={stream!r} is no CUDA stream; {near}"
+        raise LaunchError(text)
     return handle
 
 

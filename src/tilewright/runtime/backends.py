@@ -121,10 +121,9 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
         raise LaunchError(f"kernel {kernel}: {reason}")
     if chosen.memory != memory and devices:
         where = "in host memory" if memory == HOST else "on a GPU"
-        raise LaunchError(
-            f"kernel {kernel}: target {chosen.name!r} cannot reach arrays {where}; "
-            f"nearest: target={serving(memory).name!r}, or move the arrays"
-        )
+        near = f"nearest: target={serving(memory).name!r}, or move the arrays"
+        text = f"kernel {kernel}: target {chosen.name!r} cannot reach arrays {where}; {near}"
+        raise LaunchError(text)
     return backend_named(chosen.name)
 
 

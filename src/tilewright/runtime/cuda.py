@@ -25,10 +25,9 @@ def _load(forked: bool) -> Any:
         import_whole("cuda.bindings.driver")
         from cuda.bindings import driver as bindings
     except ImportError as error:
-        raise ToolchainError(
-            f"the CUDA driver's bindings cannot be loaded ({error}); "
-            "install them with: pip install 'tilewright[cuda]'"
-        ) from error
+        near = "install them with: pip install 'tilewright[cuda]'"
+        text = f"the CUDA driver's bindings cannot be loaded ({error}); {near}"
+        raise ToolchainError(text) from error
     try:
         (status,) = bindings.cuInit(0)
     except RuntimeError as error:

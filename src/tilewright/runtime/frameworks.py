@@ -321,10 +321,9 @@ def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
     found = dlpack.export(array, stream)
     kind, index = found.device
     if kind not in _MEMORIES:
-        raise LaunchError(
-            f"the array lies on a device of DLPack type {kind}; nearest: a copy on the CPU or a device of "
-            "CUDA or ROCm"
-        )
+        near = "nearest: a copy on the CPU or a device of CUDA or ROCm"
+        text = f"the array lies on a device of DLPack type {kind}; {near}"
+        raise LaunchError(text)
     memory = _MEMORIES[kind]
     device: Device = HOST if memory == HOST else (memory, index)
     element = _BY_DLPACK.get((found.code, found.bits)) if found.lanes == 1 else None

@@ -72,10 +72,9 @@ def resources_in(said: Mapping[str, str], arch: Arch) -> dict[str, int]:
     """
     found = {name: int(said[f".{called}"]) for name, called in METADATA.items() if f".{called}" in said}
     if "registers" not in found or _THREADS not in said:
-        raise ToolchainError(
-            f"the compiler's listing for {arch.name} has no metadata of one kernel; nearest: a clang of "
-            "version 19 or later"
-        )
+        near = "nearest: a clang of version 19 or later"
+        text = f"the compiler's listing for {arch.name} has no metadata of one kernel; {near}"
+        raise ToolchainError(text)
     shared = found.get("shared_bytes", 0)
     return {**found, "warps_per_simd": warps_per_simd(arch, found["registers"], shared, threads_in(said))}
 
@@ -197,10 +196,8 @@ def listing_together(executables: Sequence[Executable]) -> str:
     names = [made.kernel.name for made in executables]
     archs = sorted({made.arch for made in executables})
     if len({*names}) < len(names) or len(archs) != 1:
-        raise LaunchError(
-            f"kernels {', '.join(names)} for {', '.join(archs)} in one code object",
-            "kernels of different names, for one architecture",
-        )
+        what = f"kernels {', '.join(names)} for {', '.join(archs)} in one code object"
+        raise LaunchError(what, "kernels of different names, for one architecture")
     # The texts define shared functions under equal names; namespaces keep them apart.
     parts = [f"namespace part_{at} {{\n{made.source}}}\n" for at, made in enumerate(executables)]
     text = "\n".join(parts)

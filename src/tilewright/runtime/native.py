@@ -305,10 +305,9 @@ def compile_archive(
     if chosen.name == "zig":
         archive = [chosen.compiler[0], "ar"]
     elif archiver is None:
-        raise ToolchainError(
-            "a static library is made by `ar`, which is not on PATH; install binutils, or "
-            "`pip install 'tilewright[native]'`"
-        )
+        near = "install binutils, or `pip install 'tilewright[native]'`"
+        text = f"a static library is made by `ar`, which is not on PATH; {near}"
+        raise ToolchainError(text)
     else:
         archive = [archiver]
     with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:

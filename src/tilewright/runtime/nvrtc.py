@@ -69,10 +69,9 @@ def _nvrtc() -> Any:
         import_whole("cuda.bindings.nvrtc")
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise ToolchainError(
-            f"CUDA text is compiled by NVRTC, which cannot be loaded ({error}); "
-            "install it with: pip install 'tilewright[cuda]'"
-        ) from error
+        near = "install it with: pip install 'tilewright[cuda]'"
+        text = f"CUDA text is compiled by NVRTC, which cannot be loaded ({error}); {near}"
+        raise ToolchainError(text) from error
     return nvrtc
 
 

@@ -467,10 +467,9 @@ def drawn(
             elif name in given:
                 own = np.asarray(given[name])
                 if own.shape != array.shape or own.dtype != np.uint64 or (own >= PRIME).any():
-                    raise LaunchError(
-                        f"residues of {name} are {own.dtype} of shape {own.shape}; they must be uint64 of "
-                        f"shape {array.shape}, each less than 2**61 - 1"
-                    )
+                    rule = f"they must be uint64 of shape {array.shape}, each less than 2**61 - 1"
+                    text = f"residues of {name} are {own.dtype} of shape {own.shape}; {rule}"
+                    raise LaunchError(text)
                 held[...] = ring.word(own)
             elif name in read or name not in kernel.written_params:
                 rng = np.random.default_rng([seed, zlib.crc32(name.encode())])

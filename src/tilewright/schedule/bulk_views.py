@@ -150,10 +150,9 @@ def _against_boxes(
         return (box.reason,)
     found, width, unit = [], ROW_BYTES // spec.dtype.bytes, BULK.unit_bytes // spec.dtype.bytes
     if box.inner != spec.unit_dim or box.sides[box.inner] != width:
-        found.append(
-            f"a row of its box has {box.sides[box.inner]} elements of dimension {box.inner}; it needs "
-            f"{width} contiguous elements, {ROW_BYTES} bytes"
-        )
+        rule = f"it needs {width} contiguous elements, {ROW_BYTES} bytes"
+        text = f"a row of its box has {box.sides[box.inner]} elements of dimension {box.inner}; {rule}"
+        found.append(text)
     if divisor(box.starts[box.inner]) % unit:
         found.append(f"its tiles begin at {box.starts[box.inner]}, which is no multiple of {unit}")
     if set(box.steps) != {1}:

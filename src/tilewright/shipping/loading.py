@@ -397,10 +397,9 @@ def load_kernel(folder: str | Path, *, check: bool = True) -> LoadedKernel:
     try:
         manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
     except OSError as error:
-        raise LaunchError(
-            f"{place}: {MANIFEST}: {error.strerror or error}; nearest: a folder that `tilewright export` "
-            "wrote"
-        ) from None
+        near = "nearest: a folder that `tilewright export` wrote"
+        text = f"{place}: {MANIFEST}: {error.strerror or error}; {near}"
+        raise LaunchError(text) from None
     except ValueError:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

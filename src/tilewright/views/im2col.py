@@ -225,11 +225,9 @@ def _split_groups(
         whole[channel] = (0, mul(each, groups))  # `Geometry.requirements` checks that these are all channels
         return [Slice(tuple(whole)), Unmerge(channel, (groups, each))], [*moved, channel]
     if groups < 1 or channels % groups:
-        near = divisor_at_most(channels, groups)
-        raise LayoutError(
-            f"{groups} groups do not divide {shape[channel]} channels",
-            f"groups={near}, or an array with a dimension of groups, and group= instead of groups=",
-        )
+        count = divisor_at_most(channels, groups)
+        near = f"groups={count}, or an array with a dimension of groups, and group= instead of groups="
+        raise LayoutError(f"{groups} groups do not divide {shape[channel]} channels", near)
     return [Unmerge(channel, (groups, each))], [*moved, channel]
 
 

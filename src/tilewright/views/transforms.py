@@ -109,10 +109,9 @@ class Repeat:
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         if not 0 <= self.dim < view.rank:
-            raise LayoutError(
-                f"repeat along dimension {self.dim} of a tensor of rank {view.rank}; dimensions are 0 to "
-                f"{view.rank - 1}"
-            )
+            rule = f"dimensions are 0 to {view.rank - 1}"
+            text = f"repeat along dimension {self.dim} of a tensor of rank {view.rank}; {rule}"
+            raise LayoutError(text)
         if self.count < 1:
             raise LayoutError(f"repeat of each element {self.count} times; the least is 1")
         if prove(less_equal(ceil_div(self.extent, self.count), view.shape[self.dim])) is False:

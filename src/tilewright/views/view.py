@@ -214,10 +214,9 @@ class View(Drawable):
             LayoutError: the dimension does not exist, or the width is less than 1.
         """
         if not 0 <= dim < self.rank or width < 1:
-            raise LayoutError(
-                f"vectors of {width} along dimension {dim} of a view of rank {self.rank}; the width is at "
-                f"least 1, and dimensions are 0 to {self.rank - 1}"
-            )
+            rule = f"the width is at least 1, and dimensions are 0 to {self.rank - 1}"
+            text = f"vectors of {width} along dimension {dim} of a view of rank {self.rank}; {rule}"
+            raise LayoutError(text)
         return _vector_obstacle(self, dim, width)
 
     def __str__(self) -> str:

@@ -317,10 +317,9 @@ def check_suffix(path: Path) -> None:
     """
     if path.suffix not in SUFFIXES:
         nearest = path.with_suffix(".svg") if path.name else path / "picture.svg"
-        raise LayoutError(
-            f"a picture cannot be written as {path.suffix or 'a file without suffix'!r}; nearest: "
-            f"{nearest}; choose one of {', '.join(SUFFIXES)}"
-        )
+        near = f"nearest: {nearest}; choose one of {', '.join(SUFFIXES)}"
+        text = f"a picture cannot be written as {path.suffix or 'a file without suffix'!r}; {near}"
+        raise LayoutError(text)
 
 
 def _number(value: float) -> str:

@@ -551,12 +551,8 @@ def reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec],
             whole = -(-run // PANEL) * PANEL
             yield "tile", why, f"tile={(rows, whole, depth)}, and an atom of {whole} columns", part
     if (used := shared_bytes(schedule, form, by_row)) > arch.shared_bytes > 0:
-        yield (
-            "tile",
-            f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}",
-            "fewer stages",
-            step,
-        )
+        why = f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}"
+        yield "tile", why, "fewer stages", step
     for store in form.flow.stores:
         spans = [span for span in store.at if span.kind != BATCH]
         is_bulk = spans[:1] == [form.m] and len(spans) == 2 and spans[1] in form.columns
