@@ -307,19 +307,19 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     if not any(one.is_computed for one in form.factors):
         if atom is not None:
             return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
-        size = fma(dtype).c_dtype.computed.bytes
+        size = form.sum.dtype.computed.bytes
         together = {"factors": len(form.rows_n), "sums": len(form.totals), "products": len(form.products)}
         micro = micro_tile(question.arch, rows, columns, size, **together)
         depth = DEPTH // 2 if size > 4 or not form.is_single else DEPTH
-        return _panels(dtype, (micro.rows, micro.columns), (rows, columns, depth), balanced)
+        return _panels((dtype, form.sum.dtype), (micro.rows, micro.columns), (rows, columns, depth), balanced)
     depth = decoded_depth(form) if atom is None else 0  # 0: decoded from a ring, not as panels are packed
     if depth:
         rows, columns = LOW if question.shape[0] <= LOW else rows, min(columns, WIDEST)
     else:
         rows, columns = DECODED
     if atom is None:
-        micro = micro_tile(question.arch, rows, columns, fma(dtype).c_dtype.computed.bytes)
-        atom = fma(dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
+        micro = micro_tile(question.arch, rows, columns, form.sum.dtype.computed.bytes)
+        atom = fma(dtype, form.sum.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     if depth:
         made = Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
     else:
@@ -329,9 +329,18 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
 
 
 @lru_cache(maxsize=1024)
-def _panels(dtype: DType, micro: tuple[int, int], tile: tuple[int, int, int], balanced: bool) -> Schedule:
-    """The schedule that multiplies panels in micro-tiles, made once and shared by all problems."""
-    atom = fma(dtype, lanes=(1, 1), each=micro)
+def _panels(
+    dtypes: tuple[DType, DType], micro: tuple[int, int], tile: tuple[int, int, int], balanced: bool
+) -> Schedule:
+    """The schedule that multiplies panels in micro-tiles, made once and shared by all problems.
+
+    Args:
+        dtypes: of the operands, and of their sums.
+        micro: rows and columns that are multiplied at once.
+        tile: rows, columns and depth of a block.
+        balanced: as in `Schedule`.
+    """
+    atom = fma(*dtypes, lanes=(1, 1), each=micro)
     return Schedule(atom, tile, staging="panels", balanced=balanced)
 
 
@@ -445,7 +454,7 @@ LARGE = 96
 def for_reference(question: Question) -> Iterator[Candidate]:
     """One small tile, or a larger one for large results: the reference takes time for each operation."""
     known = question.dtype.name in (*SUPPORTED, *INTEGERS)
-    atom = (tensor_core(question) if known else None) or fma(question.dtype)
+    atom = (tensor_core(question) if known else None) or fma(question.dtype, question.form.sum.dtype)
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)
     rows, columns = (32 if extent <= LARGE else 64 for extent in question.shape[:2])

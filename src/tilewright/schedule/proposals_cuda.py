@@ -193,7 +193,7 @@ def _copied(question: Question) -> Iterator[Candidate]:
     sizes = [(64, 64), (32, 64), (32, 32)] if atom else [(64, 64), (32, 64)]
     if m * n < 64 * 64 * question.processors:
         del sizes[0]
-    chosen = atom or fma(question.dtype, each=(4, 4), paired=True)
+    chosen = atom or fma(question.dtype, question.form.sum.dtype, each=(4, 4), paired=True)
     for tile, size, stages in product(sizes, DEPTHS, (3, 2)):
         depth = max(size // question.dtype.bytes // (1 if atom else 2), chosen.shape[2])
         made = Schedule(chosen, (*tile, depth), (2, 2), stages, staging, group_m=BAND)

@@ -30,6 +30,7 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
+from tilewright.dtypes import f32
 from tilewright.schedule.estimate import (
     FMA,
     FMA_OF_SEVERAL,
@@ -133,7 +134,7 @@ def small_products(question: Question) -> Iterator[Candidate]:
     promoted = kind.is_float and kind.bits == 8
     if items < question.processors or k > MOST_K or max(m, n) > SIDES[-1] or question.decodes or promoted:
         return
-    atom = tensor_core(question) or fma(kind, each=(4, 4))
+    atom = tensor_core(question) or fma(kind, question.form.sum.dtype, each=(4, 4))
     rows, columns = (
         next(side for side in SIDES if side >= max(extent, unit))
         for extent, unit in zip((m, n), atom.shape, strict=False)
@@ -160,7 +161,8 @@ def background_copies(question: Question) -> Iterator[Candidate]:
     (m, n, _), dtype, atom = question.shape, question.dtype, tensor_core(question)
     side = 4 if dtype.bytes > 4 and not dtype.is_float else 8  # 64 sums of 64 bits fill a thread's registers
     depth = ROW_BYTES // dtype.bytes
-    chosen = Schedule(atom or fma(dtype, each=(side, side), paired=True), (64, 64, depth), (2, 2), stages=3)
+    scalar = fma(dtype, question.form.sum.dtype, each=(side, side), paired=True)
+    chosen = Schedule(atom or scalar, (64, 64, depth), (2, 2), stages=3)
     chosen = replace(chosen, staging="fragments" if question.decodes else "cp_async", group_m=BAND)
     if atom is None:
         # Each part of a tile has its own text that decodes it, and many texts take long to compile.
@@ -503,7 +505,12 @@ def packed_weights(question: Question) -> Iterator[Candidate]:
     """
     form = question.form
     packed = [factor.dtype.is_packed for factor in form.factors]
-    if packed.count(True) != 1 or question.dtype.name not in ("f16", "bf16") or question.majors != ("k", "k"):
+    if (
+        form.sum.dtype != f32
+        or packed.count(True) != 1
+        or question.dtype.name not in ("f16", "bf16")
+        or question.majors != ("k", "k")
+    ):
         return
     swap = packed[1]
     asked = question.transposed if swap else question

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from math import inf
 
+from tilewright.dtypes import f32, i32
 from tilewright.schedule.bulk import SETS, part_depth
 from tilewright.schedule.estimate import BULK, ELEMENTS
 from tilewright.schedule.legality import is_carried, reasons, with_fallback
@@ -67,10 +68,10 @@ MOST_WITH_INTEGERS = 128 * 96
 
 
 def takes_wgmma(question: Question) -> bool:
-    """Whether wgmma can read the operands without a transposition."""
-    if "wgmma" not in question.arch.features:
-        return False
+    """Whether wgmma can read the operands without a transposition, and add in the dtype of the sums."""
     dtype, form = question.dtype, question.form
+    if "wgmma" not in question.arch.features or form.sum.dtype not in (f32, i32):
+        return False
     is_mixed = dtype != question.b_dtype and {dtype.name, question.b_dtype.name} - {*FP8}
     if is_mixed or "" in question.majors or question.decodes:
         return False

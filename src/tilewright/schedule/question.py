@@ -363,7 +363,7 @@ def widened(schedule: Schedule, question: Question) -> Schedule:
 
 
 def tensor_core(question: Question) -> MmaAtom | None:
-    """The atom of ``mma.sync`` for the operands of a product, if it has the requested precision.
+    """The atom of ``mma.sync`` for the operands and sums of a product, if it has the requested precision.
 
     Raises:
         DTypeError: no product of this dtype is supported.
@@ -374,9 +374,10 @@ def tensor_core(question: Question) -> MmaAtom | None:
         if dtype.components > 1:
             near = f"real and imaginary parts as arrays of {dtype.component}, or tw.complex_matmul"
         raise DTypeError(f"no product of {dtype} yet; nearest: {near}")
+    found = TENSOR_CORE.get(dtype.name)
     if dtype.name == "f64":
         # Hopper multiplies tiles of 8 x 8 at half of its rate.
-        return MMA_F64_M16K4 if MMA_F64_M16K4.feature in question.arch.features else MMA_F64
-    if dtype.name == "f32" and question.form.precision != "tf32":
+        found = MMA_F64_M16K4 if MMA_F64_M16K4.feature in question.arch.features else MMA_F64
+    if found is None or found.c_dtype != question.form.sum.dtype:
         return None
-    return TENSOR_CORE.get(dtype.name)
+    return None if dtype.name == "f32" and question.form.precision != "tf32" else found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f64
 from tilewright.ir.fragment_ops import Coordinates, PrefixOp, Redistribute, ReduceOp
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
@@ -13,7 +13,7 @@ from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.simt.arithmetic import wrapping, wraps
-from tilewright.targets.simt.conversion import converted, widened
+from tilewright.targets.simt.conversion import cast, converted, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, LocalNames, SimtEmitter, element
 from tilewright.targets.simt.thread_values import thread_coordinate
 from tilewright.targets.statements import Assign, Code, Do, Statement, call, code
@@ -109,12 +109,17 @@ def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
         )
         left, right = widened(left, op.a.dtype), widened(right, op.b.dtype)
         inner = tuple(loop for loop in (x, y) if isinstance(loop, Sym))
-        emitter.one_line((*atoms.loops, *inner), _sum(total, left, right, atom.c_dtype))
+        emitter.one_line((*atoms.loops, *inner), _sum(total, left, right, op.a.dtype, atom.c_dtype))
 
 
-def _sum(total: Code, left: Code, right: Code, dtype: DType) -> Statement:
+def _sum(total: Code, left: Code, right: Code, kind: DType, dtype: DType) -> Statement:
+    """Add a product of numbers of ``kind`` to a sum of ``dtype``."""
     if not dtype.is_float:
         return Assign(total, code("{} * {}", left, right), "+=")
+    if kind != f64 and dtype == f64:
+        return Assign(total, call("fma", cast("double", left), cast("double", right), total))
+    if kind == f64 and dtype != f64:  # the product is exact, as the sum's dtype could not hold it
+        return Assign(total, cast("float", call("fma", left, right, cast("double", total))))
     return Assign(total, call("fma" if dtype.bits == 64 else "fmaf", left, right, total))
 
 
