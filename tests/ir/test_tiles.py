@@ -28,6 +28,19 @@ def test_a_reduction_over_several_warps_needs_scratch() -> None:
     assert said(legal) == []
 
 
+def test_a_reduction_within_rows_names_the_order_of_threads_that_has_rows_in_warps() -> None:
+    def across():
+        tw.reduce_sum(tw.fragment(tw.blocked((4, 128), (4, 32)), tw.f32, 0), 1)
+
+    def within():
+        tw.reduce_sum(tw.fragment(tw.blocked((4, 128), (4, 32), order=(1, 0)), tw.f32, 0), 1)
+
+    [(_, _, nearest)] = said(across)
+    assert nearest.startswith("scratch=tw.shared((4, 4), tw.f32), or threads that dimension 1 numbers first")
+    assert nearest.endswith("tw.blocked(..., order=(1, 0))")
+    assert said(within) == []
+
+
 def test_threads_combine_in_pairs() -> None:
     three = tw.Distribution((8, 6), (tw.Mode(3, 1, 1), tw.Mode(8, 0, 1)), (tw.Mode(2, 1, 3),))
 

@@ -89,11 +89,17 @@ class ReduceOp(Op):
         shape = list(plan.result.shape)
         shape[self.dim] *= warps
         kind = "f32" if self.source.dtype.is_float and self.source.dtype.bits < 32 else self.source.dtype
+        near = f"scratch=tw.shared({tuple(shape)}, tw.{kind})"
+        if math.prod(digit.extent for digit in plan.lanes) <= lanes:  # another order of threads avoids it
+            order = (self.dim, *(dim for dim in range(len(shape)) if dim != self.dim))
+            near += (
+                f", or threads that dimension {self.dim} numbers first, as in tw.blocked(..., order={order})"
+            )
         yield self.violation(
             "reduce",
             f"{self.function} of {self.source} along dimension {self.dim}: each result needs values of "
             f"{warps} warps, and lanes exchange values within one warp only",
-            f"scratch=tw.shared({tuple(shape)}, tw.{kind})",
+            near,
         )
 
 
