@@ -264,3 +264,16 @@ def test_placed_tensors_are_refused() -> None:
             tt.matmul(x, x.mT)
     finally:
         dist.destroy_process_group()
+
+
+def test_arguments_of_a_kernel_by_name() -> None:
+    a, b = drawn(3, 4).float(), drawn(5, 4).float()
+    exact = SQUARED(a, b)
+    for call in (SQUARED, torch.compile(SQUARED, fullgraph=True, backend="aot_eager")):
+        assert torch.equal(call(a, B=b), exact)
+        assert torch.equal(call(B=b, A=a), exact)
+    for wrong in ({"A": a}, {"B": b, "C": b}):
+        with pytest.raises(
+            LaunchError, match="is missing, given twice, or no argument; nearest legal choice: B by"
+        ):
+            SQUARED(a, **wrong)

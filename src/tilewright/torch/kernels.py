@@ -98,12 +98,24 @@ class KernelOperation:
             self._differentiate,
         )
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Launch the kernel on new results.
+
+        Args:
+            arguments: those of the kernel without its results.
+            named: the others by name.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or a tensor wants a gradient and it has none.
         """
+        if named:
+            rest = [one.name for one in self.signature.arguments][len(arguments) :]
+            if wrong := named.keys() ^ {*rest}:
+                raise LaunchError(
+                    f"{self.signature.name}: {min(wrong)} is missing, given twice, or no argument",
+                    f"{', '.join(rest)} by name",
+                )
+            arguments = (*arguments, *(named[name] for name in rest))
         for one, value in self.signature.given(arguments):
             if one.kind == "tensor" and not isinstance(value, torch.Tensor):
                 raise LaunchError(
