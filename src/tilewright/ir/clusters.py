@@ -110,10 +110,8 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
     for op in ops:
         yield from _operation(op, kernel.cluster)
         if reaches_memory and isinstance(op, Arrive) and op.relaxed:
-            text = (
-                "a relaxed barrier does not order accesses, and the kernel's threads access other "
-                "blocks' memory"
-            )
+            rule = "the kernel's threads access other blocks' memory"
+            text = f"a relaxed barrier does not order accesses, and {rule}"
             yield op.violation("arrive", text, "relaxed=False")
 
 

@@ -95,12 +95,9 @@ class ReduceOp(Op):
             near += (
                 f", or threads that dimension {self.dim} numbers first, as in tw.blocked(..., order={order})"
             )
-        yield self.violation(
-            "reduce",
-            f"{self.function} of {self.source} along dimension {self.dim}: each result needs values of "
-            f"{warps} warps, and lanes exchange values within one warp only",
-            near,
-        )
+        rule = f"each result needs values of {warps} warps, and lanes exchange values within one warp only"
+        text = f"{self.function} of {self.source} along dimension {self.dim}: {rule}"
+        yield self.violation("reduce", text, near)
 
 
 @dataclass(frozen=True)

@@ -284,9 +284,7 @@ def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) ->
     best = min(grids, key=cost)
     if nearest[best] != tile:
         unit = _unit(atom, best)
-        raise LayoutError(
-            f"a tile of {tile} by {best[0]} x {best[1]} warps: it is not a multiple of {unit}, one {atom} "
-            "of each warp",
-            f"tile={nearest[best]}",
-        )
+        rule = f"it is not a multiple of {unit}, one {atom} of each warp"
+        text = f"a tile of {tile} by {best[0]} x {best[1]} warps: {rule}"
+        raise LayoutError(text, f"tile={nearest[best]}")
     return best

@@ -344,11 +344,9 @@ class Fragment(Arithmetic):
                     f"index {shown(part)} of a fragment; it takes ranges, e.g. x[:, 0:64]", here()
                 )
             if any(isinstance(end, Scalar) for end in (part.start, part.stop)):
-                raise TraceError(
-                    f"{part} of a fragment must be numbers, because its registers are chosen when the kernel "
-                    "is compiled; use `for i in tw.unroll(n)`",
-                    here(),
-                )
+                rule = "its registers are chosen when the kernel is compiled; use `for i in tw.unroll(n)`"
+                text = f"{part} of a fragment must be numbers, because {rule}"
+                raise TraceError(text, here())
             what = f"slice {spelled_slice(part)}"
             first, last = (
                 default if end is None else from_end(what, unwrap(end), extent, past=1)

@@ -341,11 +341,9 @@ class Tensor(Rearranged):
             if given and isinstance(given[0], Tile):
                 return NotImplemented  # the tile's own operator takes whole arrays
             raise flow.no_arithmetic(self)
-        raise TraceError(
-            f"{self.value.name} is in {self.memory.value} memory, and arithmetic needs registers: load it "
-            "with `tw.load(...)`, or multiply tiles with `tw.mma`",
-            here(),
-        )
+        rule = "arithmetic needs registers: load it with `tw.load(...)`, or multiply tiles with `tw.mma`"
+        text = f"{self.value.name} is in {self.memory.value} memory, and {rule}"
+        raise TraceError(text, here())
 
     def __array_function__(self, function: Any, *_: object, **__: object) -> NoReturn:
         raise no_numpy_function(function.__name__, self)

@@ -129,11 +129,9 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
     """
     splitting = Splitting(wanted.split_k, wanted.reduction, wanted.batch_invariant)
     if wanted.schedule is not None and splitting != Splitting():
-        raise LaunchError(
-            f"{op}: schedule= already fixes the split of K, so split_k, reduction and batch_invariant may "
-            "not be given",
-            "schedule=tw.Schedule(..., split_k=4), or no schedule=",
-        )
+        rule = "split_k, reduction and batch_invariant may not be given"
+        text = f"{op}: schedule= already fixes the split of K, so {rule}"
+        raise LaunchError(text, "schedule=tw.Schedule(..., split_k=4), or no schedule=")
     if wanted.batch_invariant and wanted.split_k == "stream":
         raise LaunchError(
             f'{op}: batch_invariant=True with split_k="stream", which cuts K at places that depend on the '

@@ -489,11 +489,9 @@ class PreparedGpu(ABC):
         resident = self.resident_blocks(function, kernel)
         if binding.blocks > resident:
             where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
-            raise LaunchError(
-                f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device "
-                f"{function.index} runs only {resident} of them at the same time",
-                f"{resident} blocks, and each does the work of several{where}",
-            )
+            rule = f"device {function.index} runs only {resident} of them at the same time"
+            text = f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and {rule}"
+            raise LaunchError(text, f"{resident} blocks, and each does the work of several{where}")
         return True
 
 

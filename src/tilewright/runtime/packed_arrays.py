@@ -101,11 +101,9 @@ def seen_as(found: ArrayInfo, kind: DType, axis: int | None = None) -> ArrayInfo
     if axis is not None:
         rank = len(found.shape)
         if not -rank <= axis < rank or (found.strides[axis] != 1 and found.shape[axis] > 1):
-            raise LaunchError(
-                f"axis={axis} of packed {kind}: bytes of shape {found.shape} and strides {found.strides} "
-                "are not contiguous along it",
-                f"axis={dim}",
-            )
+            rule = f"bytes of shape {found.shape} and strides {found.strides} are not contiguous along it"
+            text = f"axis={axis} of packed {kind}: {rule}"
+            raise LaunchError(text, f"axis={dim}")
         dim = axis % rank
     each = kind.per_byte
     shape = tuple(n * each if d == dim else n for d, n in enumerate(found.shape))

@@ -297,11 +297,9 @@ class Scheduled:
             made = self._program.run(specs, self._constants, arch)
             if isinstance(made, Kernel):
                 if self._schedule is not None:
-                    raise LaunchError(
-                        f"kernel {self._program.name}: schedule= is for dataflow kernels, and this kernel "
-                        "is explicit",
-                        "tw.tiles and tw.steps in its body, or no schedule",
-                    )
+                    rule = "schedule= is for dataflow kernels, and this kernel is explicit"
+                    text = f"kernel {self._program.name}: {rule}"
+                    raise LaunchError(text, "tw.tiles and tw.steps in its body, or no schedule")
                 self._is_explicit = True
                 return made
             if classes != specs:  # Python's decisions must hold for all arrays of the wider class

@@ -142,11 +142,9 @@ def like(
     if kind.is_packed and 0 not in extents:
         each, dim = kind.per_byte, packed_dim(steps, extents)
         if dim is None:
-            raise LaunchError(
-                f"strides {steps} of {kind}: numbers that share a byte must lie along a dimension of stride "
-                "1",
-                "strides=None, and order='C' or 'F'",
-            )
+            rule = "numbers that share a byte must lie along a dimension of stride 1"
+            text = f"strides {steps} of {kind}: {rule}"
+            raise LaunchError(text, "strides=None, and order='C' or 'F'")
         if rest := extents[dim] % each:
             text = f"extent {extents[dim]} of dimension {dim} for {kind}, where {each} numbers share a byte"
             raise LaunchError(text, extents[dim] - rest + each)

@@ -573,10 +573,8 @@ class DecodingBulk(BulkStaging):
         """A reason if the number of parts of a tile is no multiple of `SETS`."""
         (m, n, k), depth = facts.tile, SETS * part_depth(facts.schedule.atom.a_dtype)
         if k % depth:
-            text = (
-                f"tile depth {k} is no multiple of {depth}: {SETS} register sets hold one part of the "
-                "depth each"
-            )
+            rule = f"{SETS} register sets hold one part of the depth each"
+            text = f"tile depth {k} is no multiple of {depth}: {rule}"
             near = (m, n, max(round(k / depth), 1) * depth)
             yield "tile", text, f"tile={near}", facts.form.sum
 

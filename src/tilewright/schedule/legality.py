@@ -151,10 +151,8 @@ def scaled(case: ScheduleOnMachine) -> Reasons:
     most = every // depth
     if not schedule.promote or most % schedule.promote:
         count = schedule.promote * depth or "all"
-        text = (
-            f"promote={schedule.promote} adds up {count} products before scaling, and each scale covers "
-            f"{every} products"
-        )
+        rule = f"each scale covers {every} products"
+        text = f"promote={schedule.promote} adds up {count} products before scaling, and {rule}"
         yield "promote", text, f"promote={most}", product
     elif schedule.promote > 1 and schedule.is_streamed:
         text = (
