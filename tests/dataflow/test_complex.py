@@ -7,6 +7,7 @@ to first order in the unit roundoff u. The size is the formula with absolute val
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -351,6 +352,59 @@ def test_a_product_on_cpus_has_the_schedule_of_complex_matmul() -> None:
     parts = [part for one in (a, b, c, c) for part in (one.real, one.imag)]
     own = product.bind().schedule_for(a, b, c, target="cpu")
     assert own == theirs.schedule_for(*parts, *[1.0] * 4, target="cpu")
+
+
+# ---------------------------------------------------------------- random expressions
+
+
+LEAVES = ("X", "Y", "r", "x", "c", "q", "s", "(2 - 1j)", "1j", "0.5")
+
+
+def drawn(rng: random.Random, depth: int) -> str:
+    """Return an expression that means the same for tiles and, up to names, for NumPy's arrays."""
+    if depth == 0 or rng.random() < 0.15:
+        return rng.choice(LEAVES)
+    one, other = drawn(rng, depth - 1), drawn(rng, depth - 1)
+    return rng.choice(
+        (
+            *(f"({one} {sign} {other})" for sign in "+-*"),
+            f"({one} / (3 + abs(some({other}))))",
+            *(f"some({one}).{part}" for part in ("real", "imag", "conj()")),
+            *(f"abs(some({one}))", f"(-{one})", f"exp(0.1 * some({one}))"),
+            *(f"where(r > 0, {one}, {other})", f"where(X == {one}, {one}, {other})"),
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_expressions(seed: int, kind: str) -> None:
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    first, second = drawn(rng, 4), drawn(rng, 3)
+    number = tw.f64 if kind == "c128" else tw.f32
+
+    @tw.kernel(X="M N", Y="M N", r="M N", x="N", c="M", q="N", Z="M N", w="M", s=number)
+    def computed(X: Any, Y: Any, r: Any, x: Any, c: Any, q: Any, Z: Any, w: Any, s: Any) -> None:
+        for m, n in tw.tiles(Z):
+            tiles = {"X": X[m, n], "Y": Y[m, n], "r": r[m, n], "x": x[n], "c": c[m][:, None], "q": q[n]}
+            tiles |= {"s": s, "exp": tw.exp, "where": tw.where}
+            tiles["some"] = lambda one, none=0 * r[m, n]: one if isinstance(one, tw.Tile) else one + none
+            Z[m, n] = eval(first, tiles) + 0 * X[m, n]
+            w[m] = (eval(second, tiles) + X[m, n]).sum(axis=1)
+
+    shapes = ((5, 11), (5, 11), ("r", 5, 11), (11,), (5,), ("r", 11))
+    given = [made(numbers, one, kind, "plain") for one in shapes]
+    arrays = dict(zip("XYrxcq", (widened(one, kind) for one in given), strict=True))
+    arrays["c"] = arrays["c"][:, None]
+    arrays |= {"s": 0.75, "exp": np.exp, "where": np.where, "some": np.asarray}
+    exact = eval(first, arrays) + 0 * arrays["X"], (eval(second, arrays) + arrays["X"]).sum(1)
+    for target in ("reference", "cpu")[: 2 if seed < 2 else 1]:
+        results = [made(numbers, one, kind, "plain", empty=True) for one in ((5, 11), (5,))]
+        computed(*given, *results, 0.75, target=target)
+        for found, true in zip(results, exact, strict=True):
+            # An expression has at most 2**5 functions, each of a few roundings, and factors of at most 20.
+            limit = 256 * np.finfo(KINDS[kind][1]).eps * (1 + abs(true).max())
+            assert (abs(widened(found, kind) - true) <= limit).all()
 
 
 # ---------------------------------------------------------------- memory, tools

@@ -10,11 +10,12 @@ becomes four products, which are added up in two sums:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
+from operator import is_
 from typing import Any, NamedTuple, TypeAlias
 
 from tilewright.arch import Arch
@@ -234,7 +235,12 @@ class RealFlow:
 
     def call(self, like: Node, function: str, *given: Node, dtype: DType | None = None) -> Node:
         """Make an elementwise function of values."""
-        values = given[1:] if function == "select" else given
+        first = 1 if function == "select" else 0
+        values = given[first:]
+        if function != "convert" and all(isinstance(one, Literal) for one in values):
+            # Plain numbers have no dtype of their own, so that one is converted.
+            typed = self.call(like, "convert", values[0], dtype=values[0].dtype)
+            given = (*given[:first], typed, *values[1:])
         made = boolean if function in COMPARISON else dtype or values[0].dtype
         node: Node = self._make(like, Map, made, _broadcast(given), function, given)
         return node
@@ -244,19 +250,35 @@ class RealFlow:
         node: Node = self._make(like, Literal, dtype, axes, value)
         return node
 
-    def _filled(self, like: Node, part: Node | None, dtype: DType, axes: tuple[Axis, ...]) -> Node:
-        """Return a part with some axes; zeros if it is None."""
-        if part is None:
-            return self.number(like, 0, dtype, axes)
-        if part.axes == axes:
-            return part
-        keep = "or" if dtype == boolean else "add"
-        return self.call(like, keep, part, self.number(like, 0, dtype, axes))
+    def _filled(
+        self,
+        like: Node,
+        part: Node | None,
+        dtype: DType,
+        axes: tuple[Axis, ...],
+        others: Iterable[Node | None],
+    ) -> Node:
+        """Return a part with some axes; zeros if it is None.
+
+        Args:
+            like: the value that the part belongs to.
+            part: the part.
+            dtype: its dtype.
+            axes: the axes.
+            others: values that have the axes that the part lacks, if there are any.
+        """
+        made = self.number(like, 0, dtype) if part is None else part
+        for other in others:  # a choice has the axes of its condition
+            if made.axes != axes and other is not None and other.axes:
+                never = self.call(like, "less", other, other)
+                made = self.call(like, "select", never, other if other.dtype == dtype else made, made)
+        return made
 
     def _spread(self, node: Node, made: BothParts) -> BothParts:
         """Return parts with all axes of the complex value."""
         kind = node.dtype.component
-        return BothParts(*(None if one is None else self._filled(node, one, kind, node.axes) for one in made))
+        full = (one and self._filled(node, one, kind, node.axes, made) for one in made)
+        return BothParts(*full)
 
     # ------------------------------------------------------------ the rewrite
 
@@ -264,7 +286,7 @@ class RealFlow:
         given = [self.made[id(one)] for one in node.arguments]
         is_pair = node.dtype.components > 1
         if not is_pair and not any(isinstance(one, BothParts) for one in given):
-            return node if all(map(_is, given, node.arguments)) else self._with(node, given)
+            return node if all(map(is_, given, node.arguments)) else self._with(node, given)
         kind = node.dtype.component
         match node:
             case Literal(value=value) if is_pair:
@@ -325,7 +347,7 @@ class RealFlow:
         own = [one and self._converted(node, one, f32 if one.dtype.bits < 32 else one.dtype) for one in parts]
         found = arithmetic.add(*(arithmetic.mul(one, one) for one in own))
         found = found and self._converted(node, found, node.dtype)
-        return self._filled(node, found, node.dtype, node.axes)
+        return self._filled(node, found, node.dtype, node.axes, parts)
 
     def _fold(self, fold: Fold) -> tuple[Fold, list[tuple[int, ...]]]:
         """Return a loop over real values, and the indices of each value of the loop."""
@@ -358,7 +380,7 @@ class RealFlow:
         made = self.made[id(node)]
         if isinstance(made, Node):
             return [made]
-        return [self._filled(node, one, node.dtype.component, node.axes) for one in made]
+        return [self._filled(node, one, node.dtype.component, node.axes, made) for one in made]
 
     def _product(self, node: Sum, given: Sequence[Made]) -> BothParts:
         """Return both sums of products of parts; see the module."""
@@ -420,7 +442,7 @@ class RealFlow:
                 made = self._converted(node, made, node.dtype)
         if isinstance(made, BothParts):
             return self._spread(node, made)
-        return self._filled(node, made, node.dtype, node.axes)
+        return self._filled(node, made, node.dtype, node.axes, chain(*parts))
 
     def _filled_parts(self, node: Node, made: Made) -> list[Node]:
         kind = node.dtype.component
@@ -489,10 +511,6 @@ def _node(made: Made) -> Node:
     return made
 
 
-def _is(made: Made, node: Node) -> bool:
-    return made is node
-
-
 def _is_size(node: Node) -> bool:
     """Return whether a value is ``abs`` of complex numbers."""
     return isinstance(node, Map) and node.function == "abs" and node.given[0].dtype.components > 1
@@ -503,10 +521,9 @@ def _parts(made: Made) -> BothParts:
 
 
 def _key(value: Any) -> Any:
-    if isinstance(value, Node | Fold):
-        return id(value)
     if isinstance(value, tuple):
         return tuple(map(_key, value))
+    value = id(value) if isinstance(value, Node | Fold) else value
     return (type(value), repr(value)) if isinstance(value, int | float) else value
 
 

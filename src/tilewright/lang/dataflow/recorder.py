@@ -23,7 +23,7 @@ from tilewright.dataflow.nodes import (
     Store,
     walk,
 )
-from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
+from tilewright.dtypes import ALL, DType, boolean, c64, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
 from tilewright.functions.function import WITH_PARTS
 from tilewright.functions.table import ASKED, CONVERSION, TAKE
@@ -371,13 +371,16 @@ class Recorder(TileRecorder):
         first = 1 if function in ("select", TAKE) else 0
         kinds = [node.dtype for node in nodes[first:] if isinstance(node, Node)]
         with located():
-            turns = any(isinstance(node, COMPLEX) for node in nodes) and any(k.components == 1 for k in kinds)
+            is_complex = any(isinstance(node, COMPLEX) for node in nodes)
+            if is_complex and not kinds:
+                kinds, element = [c64], c64
+            turns = is_complex and any(kind.components == 1 for kind in kinds)
             if turns or (function not in CONVERSION and len(set(kinds)) > 1):
                 common = promoted(function, kinds)
                 common = complex_dtype(common) if turns else common
                 nodes[first:] = [self._converted(node, common) for node in nodes[first:]]
                 kinds = [common]
-            asked = element if function in ASKED else choice_dtype(function, nodes)
+            asked = element if is_complex or function in ASKED else choice_dtype(function, nodes)
             conditions = [nodes[0].dtype] if function == TAKE else [boolean] * first
             known = conditions + [node.dtype for node in nodes[first:] if isinstance(node, Node)]
             made = result_dtype(function, known, asked)
