@@ -189,6 +189,16 @@ def test_modules(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_eps_of_small_rows(dtype: torch.dtype) -> None:
+    """``eps`` counts in rows of small numbers; None is PyTorch's default."""
+    x = (torch.randn(5, 64) * 2e-4).to(dtype)
+    for own, plain in ((tt.RMSNorm(64), nn.RMSNorm(64)), (tt.LayerNorm(64), nn.LayerNorm(64))):
+        found, expected = own.to(dtype)(x), plain.to(dtype)(x)
+        torch.testing.assert_close(found, expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 def test_what_pytorch_computes() -> None:
     """Other dtypes, no weight, autocast, transforms and proxies give PyTorch's own results."""

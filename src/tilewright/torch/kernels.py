@@ -484,8 +484,8 @@ class RMSNorm(nn.RMSNorm):
         if not _is_served(self, x):
             made: torch.Tensor = self.replaced.forward(self, x)
             return made
-        eps = getattr(self, "variance_epsilon", self.eps)
-        return rms_norm(x, self.weight, eps=torch.finfo(x.dtype).eps if eps is None else eps)
+        eps = getattr(self, "variance_epsilon", self.eps)  # PyTorch's default is that of f32 for halves, too
+        return rms_norm(x, self.weight, eps=torch.finfo(torch.float32).eps if eps is None else eps)
 
 
 def of_norm(layer: Any) -> dict[str, Any]:
