@@ -270,7 +270,7 @@ def training(asked: Any, name: str, device: str) -> Iterator[dict[str, Any]]:
     assert abs(norms[0] - norms[1]) < 0.02 * norms[0]
 
     def step(model: Any) -> None:
-        for one in plain.parameters():
+        for one in model.parameters():
             one.grad = None
         loss_of(model, text).backward()
 

@@ -595,3 +595,22 @@ def test_wrong_geometries_of_columns_are_named(words: dict[str, Any]) -> None:
         tt.im2col(torch.ones(1, 4, 4, 2), **given)
     with pytest.raises(LaunchError, match=f"col2im: {text}"):
         tt.col2im(torch.ones(9, 8), (1, 4, 4, 2), **given)
+
+
+@pytest.mark.parametrize("shape", [(2, 9, 4, 16), (9, 4, 16)], ids=str)
+def test_attention_of_heads_within_rows(shape: tuple[int, ...]) -> None:
+    """Results and gradients have the strides of PyTorch's, so that models join heads without copies."""
+    whole = torch.randn(*shape[:-2], 3 * shape[-2], shape[-1], requires_grad=True)
+    heads = [one.transpose(-3, -2) for one in whole.chunk(3, dim=-2)]
+    y = tt.attention(*heads, causal=True)
+    like = torch.nn.functional.scaled_dot_product_attention(*(one.double() for one in heads), is_causal=True)
+    torch.testing.assert_close(y.double(), like, rtol=1e-4, atol=1e-5)
+    assert y.transpose(-3, -2).is_contiguous()
+    with torch.no_grad():
+        assert tt.attention(*heads).stride() == y.stride()
+        assert tt.attention(*(one.contiguous() for one in heads)).is_contiguous()
+    own = torch.autograd.grad(y.sum(), heads, retain_graph=True)
+    assert all(one.transpose(-3, -2).is_contiguous() for one in own)
+    dy = torch.randn_like(y)
+    (found,), (exact,) = (torch.autograd.grad(one, whole, dy.to(one.dtype)) for one in (y, like))
+    torch.testing.assert_close(found, exact.to(found.dtype), rtol=1e-4, atol=1e-5)

@@ -236,6 +236,18 @@ def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Ten
 # ---------------------------------------------------------------- operations
 
 
+def _as_heads_of(one: torch.Tensor, columns: int) -> torch.Tensor:
+    """Return a new tensor with the rows of a tensor (..., H, M, D), and another number of columns.
+
+    If the heads of a row are neighbours in memory, as in a view of (B, M, H, D), they are in the result, so
+    that a model can join them without a copy.
+    """
+    if one.dim() < 3 or one.stride(-3) >= one.stride(-2):
+        return one.new_empty((*one.shape[:-1], columns))
+    *batch, heads, rows, _ = one.shape
+    return one.new_empty((*batch, rows, heads, columns)).transpose(-3, -2)
+
+
 def _run_attention_backward(
     q: Any,
     k: Any,
@@ -252,8 +264,8 @@ def _run_attention_backward(
     *words: Any,
 ) -> Any:
     given = present(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
-    if q_offsets is not None:  # the kernels leave out rows of no sequence
-        given |= {f"d{name}": torch.zeros_like(one) for name, one in (("q", q), ("k", k), ("v", v))}
+    for name, one in (("q", q), ("k", k), ("v", v)):  # the kernels leave out rows of no sequence
+        given[f"d{name}"] = _as_heads_of(one, one.shape[-1]) if q_offsets is None else torch.zeros_like(one)
     wanted: dict[str, Any] = {"return_dbias": of_bias, "return_dsinks": of_sinks}
     made = of_gradients.attention_backward(q, k, v, out, lse, dy, **given, **wanted, **Words(*words).named)
     terms, rest = made[:3], iter(made[3:])
@@ -266,7 +278,8 @@ def _fake_attention_backward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
         one.new_empty(one.shape) if want else q.new_empty(0)
         for one, want in ((bias, of_bias), (sinks, of_sinks))
     )
-    return *(one.new_empty(one.shape) for one in (q, k, v)), *terms
+    like = torch.empty_like if rest[5] is not None else lambda one: _as_heads_of(one, one.shape[-1])
+    return *map(like, (q, k, v)), *terms
 
 
 ATTENTION_BACKWARD = Operation(
@@ -297,6 +310,8 @@ def _run_attention(
     if q_offsets is not None and q.dim() == v.dim() == 3:  # the kernel leaves out rows of no sequence
         given["out"] = q.new_zeros((*q.shape[:2], v.shape[2]))
         given["lse"] = q.new_full(q.shape[:2], -math.inf, dtype=torch.float32)
+    elif v.dim() == q.dim() > 2:
+        given["out"] = _as_heads_of(q, v.shape[-1])
     return of_attention.attention(q, k, v, return_lse=True, **given, **Words(*words).named)
 
 
@@ -314,7 +329,7 @@ ATTENTION = Operation(
     f"k_offsets, Tensor? k_lengths, Tensor? k_pages, {WORDS}) -> (Tensor, Tensor)",
     _run_attention,
     lambda q, k, v, *rest: (
-        q.new_empty((*q.shape[:-1], v.shape[-1])),
+        _as_heads_of(q, v.shape[-1]) if rest[2] is None else q.new_empty((*q.shape[:2], v.shape[2])),
         q.new_empty(q.shape[:-1], dtype=torch.float32),
     ),
     _attention_with_gradient,
@@ -328,7 +343,8 @@ def _attention_by_kernels(
     """Compute attention without a gradient; packed sequences and dropout need the operation."""
     if q_offsets is not None or dropout:
         raise LaunchError("packed sequences and dropout need the operation")
-    return of_attention.attention(q, k, v, **words)
+    is_new = isinstance(q, torch.Tensor) and isinstance(v, torch.Tensor) and q.dim() == v.dim() > 2
+    return of_attention.attention(q, k, v, out=_as_heads_of(q, v.shape[-1]) if is_new else None, **words)
 
 
 @direct(_attention_by_kernels)
@@ -387,7 +403,8 @@ def attention(
 
     Returns:
         A new tensor (B, H, M, E), or this and a float32 tensor (B, H, M); (T, H, E) and (T, H) for packed
-        sequences.
+        sequences.  If the heads of a row of ``q`` are neighbours in memory, those of the result are, too, as
+        with `torch.nn.functional.scaled_dot_product_attention`; so are those of gradients.
 
     Raises:
         LaunchError: shapes or devices do not fit, or a gradient is wanted with pages of keys.

@@ -191,8 +191,6 @@ def _recorded(operation: Operation, arguments: tuple[Any, ...]) -> Record:
     """
     made = operation.run(*arguments)
     record = Record(operation, arguments, made if isinstance(made, tuple) else (made,))
-    if not all(one.is_contiguous() for one in record.results):
-        raise LaunchError(f"{HERE}: the result of {operation.name} {record.text} is not contiguous")
     own = getattr(operation.run, "__self__", None)
     if isinstance(own, KernelOperation):
         fresh = own.made(arguments)
@@ -374,12 +372,25 @@ class Texts:
         return "".join(parts)
 
 
+def _empty(one: torch.Tensor) -> str:
+    """Return the C++ that makes a tensor with the extents and strides of a result.
+
+    Raises:
+        LaunchError: the result is neither contiguous nor a transposition of its rows and heads.
+    """
+    kind = f"ScalarType::{SCALAR_TYPES[one.dtype]}"
+    if one.is_contiguous():
+        return f"torch::stable::empty({_list(one.shape)}, {kind})"
+    if one.dim() < 3 or not one.transpose(-3, -2).is_contiguous():
+        text = f"{HERE}: a result of shape {tuple(one.shape)} has strides {one.stride()}"
+        raise LaunchError(text, "a contiguous result")
+    made = f"torch::stable::empty({_list(one.transpose(-3, -2).shape)}, {kind})"
+    return f"torch::stable::transpose({made}, {one.dim() - 3}, {one.dim() - 2})"
+
+
 def _case(number: int, record: Record) -> str:
     """Return the C++ that runs a record on new results, and returns these results."""
-    made = [
-        f"torch::stable::empty({_list(one.shape)}, ScalarType::{SCALAR_TYPES[one.dtype]})"
-        for one in record.results
-    ]
+    made = [*map(_empty, record.results)]
     more = ", ".join(str(_bytes_of(one)) for one in record.temporaries)
     returned = ", ".join(f"results[{at}]" for at in range(len(made)))
     return (
@@ -527,7 +538,8 @@ def _check(records: Sequence[Record], library: Library) -> None:
 
 
 def _in_bytes(one: torch.Tensor) -> torch.Tensor:
-    return one.view(-1).view(torch.uint8)
+    """The bytes of a tensor without gaps, in the order of its memory."""
+    return one.as_strided((one.numel(),), (1,)).view(torch.uint8)
 
 
 SIZE = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_longlong, ctypes.c_longlong)
