@@ -495,6 +495,45 @@ def test_results_that_share_memory_with_other_elements_are_refused() -> None:
             product(x, x, x, target=target)
 
 
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_real_arrays_are_not_taken_for_complex_ones_of_an_earlier_call(target: str) -> None:
+    """Arrays of f64 have the class of pairs of c64, and arrays of f32 with both parts that of parts."""
+    rng = np.random.default_rng(21)
+    z, r = made(rng, (4, 6), "c64", "plain"), made(rng, ("r", 4, 6), "c128", "plain")
+    for order in ((z, r, z), (r, z, r)):
+        kernel = turned.bind()
+        kernel.forget()
+        for one in order:
+            found = np.empty((4, 6), np.complex64)
+            kernel(one, found, target=target)
+            assert (found == (1j * one).astype(np.complex64)).all()
+    parts = np.stack([z.real, z.imag], axis=-1)
+    for given in ((z, parts), (parts, z)):
+        summing = sums_of_last.bind()
+        summing.forget()
+        for one in given:
+            sums = np.empty(one.shape[:-1], one.dtype)
+            summing(one, sums, target=target)
+            assert np.allclose(sums, one.sum(axis=-1), rtol=1e-5, atol=1e-5)
+
+
+@tw.kernel(X="... M N", s="... M")
+def sums_of_last(X: Any, s: Any) -> None:
+    for *b, m, n in tw.tiles(X):
+        s[*b, m] = X[*b, m, n].sum(axis=1)
+
+
+def test_a_forgotten_kernel_has_no_flow() -> None:
+    """The flow of complex arrays is kept under their class, and goes with the executable."""
+    kernel = turned.bind()
+    kernel.forget()
+    x, kept = np.ones((4, 5), np.complex64), kernel._builds.scheduled
+    found = kernel(x, np.empty_like(x), target="reference")
+    assert len(kept._flows) == len(kept._programs) == 1
+    kernel.forget(found)
+    assert len(kept._flows) == len(kept._programs) == 0
+
+
 def test_exports_take_real_arrays() -> None:
     with pytest.raises(LaunchError, match="A is c64, and C functions take no arrays of complex numbers"):
         export(product.bind(), [[tw.like("c64", 8, 8)] * 3], ["x86-64"], "unused")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -76,12 +76,14 @@ class RecordedFlow:
         program: the author's program.
         flow: the graph.
         form: its form.
+        classes: the class of each of the caller's arrays.
         paired: the complex arrays that are passed as pairs; others are passed as parts.
     """
 
     program: Program
     flow: Flow
     form: Form | FoldForm
+    classes: tuple[tuple[str, TensorSpec], ...]
     paired: frozenset[str] = frozenset()
 
     @property
@@ -140,8 +142,15 @@ class Explicit:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All that determines the traced kernel: schedule, kind of expansion, and the class of each array."""
-        return self.schedule, self.recorded is not None and self.recorded.in_loops, *self.specs.items()
+        """All that determines the traced kernel: schedule, kind of expansion, and the class of each array.
+
+        A flow has the caller's classes and those of its real arrays: an array of f64 and one of c64, whose
+        numbers are passed as pairs, have the same real class.
+        """
+        made = self.recorded
+        if made is None:
+            return self.schedule, False, (), *self.specs.items()
+        return self.schedule, made.in_loops, made.classes, *self.specs.items()
 
     def described(self, arch: Arch) -> list[str]:
         """Return everything that the explicit kernel of a flow depends on, as texts.
@@ -183,13 +192,12 @@ class Scheduled:
         self._flows.forget()
         self._programs.forget()
 
-    def forget_class(
-        self, schedule: Schedule | None, arch: Arch, specs: Iterable[tuple[str, TensorSpec]]
-    ) -> None:
-        """Drop the flow of a class of arrays, and its programs under one schedule."""
-        self._flows.drop((arch.name, *specs))
+    def forget_key(self, arch: Arch, key: tuple[Any, ...]) -> None:
+        """Drop the flow of an `Explicit.key`, and its programs under the key's schedule."""
+        schedule, _, classes, *specs = key
+        self._flows.drop((arch.name, *classes))
         for in_loops in (False, True):
-            self._programs.drop((schedule, in_loops, *specs))
+            self._programs.drop((schedule, in_loops, classes, *specs))
 
     def explicit(self, request: TraceRequest) -> Explicit:
         """Return the explicit program for a class of arrays.
@@ -241,7 +249,7 @@ class Scheduled:
         self, made: RecordedFlow, schedule: Schedule, classes: Mapping[str, TensorSpec], arch: Arch
     ) -> Explicit:
         """Return the explicit program of a flow under a schedule."""
-        key = (schedule, made.in_loops, *classes.items())
+        key = (schedule, made.in_loops, made.classes, *classes.items())
         program = self._programs.get(key)
         if program is None:
             expanded = EXPANDED_FOLD if made.in_loops else EXPANDED
@@ -309,7 +317,7 @@ class Scheduled:
             if is_complex(made):
                 program, made, paired = self._in_parts(made, classes, arch)
             form = fold_form_of(made) if is_folded(made) else form_of(made)
-            known = RecordedFlow(program, made, form, paired)
+            known = RecordedFlow(program, made, form, tuple(classes.items()), paired)
             self._flows.keep(key, known)
         return known
 

@@ -93,10 +93,10 @@ class Builds:
             return
         for key in self._executables:
             if self._executables.find(key) is executable:
-                _, _, arch, schedule, in_loops, *specs = key
+                _, _, arch, *of_kernel = key
                 self._executables.drop(key)
-                self._traces.drop((arch, schedule, in_loops, *specs))
-                self.scheduled.forget_class(schedule, arch, specs)
+                self._traces.drop((arch, *of_kernel))
+                self.scheduled.forget_key(arch, tuple(of_kernel))
 
     def trace(self, request: TraceRequest) -> Kernel:
         """Return the traced kernel for a class of arrays and an architecture."""
