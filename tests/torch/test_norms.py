@@ -88,6 +88,29 @@ def test_no_elements() -> None:
         y = call(torch.ones(0, 8, requires_grad=True), weight)
         assert y.shape == (0, 8)
         y.sum().backward()
+        assert call(torch.ones(3, 0), torch.ones(0)).shape == (3, 0)
+
+
+@pytest.mark.parametrize("wanted", range(1, 8))
+def test_frozen_weights(wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every choice of gradients; a kernel adds columns only if a weight or bias wants its gradient."""
+    x, weight, bias, _ = given_of((5, 37), torch.float32)
+    if not wanted & 6:
+        monkeypatch.setattr(kernels, "OF_COLUMNS_BY_MEAN", None)
+        monkeypatch.setattr(kernels, "OF_COLUMNS_BY_SIZE", None)
+    args = [one.requires_grad_(bool(wanted >> at & 1)) for at, one in enumerate((x, weight, bias))]
+    wide = [one.detach().double().requires_grad_(one.requires_grad) for one in args]
+    pairs = [(tt.layer_norm(*args), functional.layer_norm(wide[0], (37,), *wide[1:]))]
+    if wanted & 3:
+        pairs.append((tt.rms_norm(*args[:2]), rms(*wide[:2])))
+    for y, exact in pairs:
+        y.sum().backward()
+        exact.sum().backward()
+    for one, other in zip(args, wide, strict=True):
+        assert (one.grad is None) == (other.grad is None) == (not one.requires_grad)
+        if one.grad is not None:
+            assert other.grad is not None
+            near(one.grad, other.grad, 42)
 
 
 def test_second_derivatives() -> None:
@@ -154,6 +177,14 @@ def test_errors() -> None:
         (lambda: tt.rms_norm(x.double(), weight.double()), r"torch.float64.*torch.nn.functional.rms_norm"),
         (lambda: tt.rms_norm(x, torch.ones(4)), r"weight of shape \(4,\) for x of shape \(3, 8\)"),
         (lambda: tt.rms_norm(x, torch.ones(())), r"weight of shape \(\)"),
+        (lambda: tt.rms_norm(x[0, 0], weight), r"x of shape \(\); .*: x of shape \(8,\)"),
+        (
+            lambda: tt.layer_norm(x, None),
+            r"layer_norm: weight is a NoneType; .*torch.nn.functional.layer_norm",
+        ),
+        (lambda: tt.rms_norm([[1.0]], weight), r"rms_norm: x is a list; .*torch.as_tensor\(x\)"),
+        (lambda: tt.layer_norm(x, weight, 1.0), r"bias is a float; .*torch.as_tensor\(bias\)"),
+        (lambda: kernels.BY_SIZE(x, weight, 1e-6, eps=1e-6), "eps is .* twice.*: no argument by name"),
     ):
         with pytest.raises(LaunchError, match=f"(?s){text}"):
             call()
@@ -220,6 +251,23 @@ def test_what_pytorch_computes() -> None:
         torch.testing.assert_close(graph(x), plain(x))
 
 
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "error::torch.jit.TracerWarning")
+def test_nested_tensors_tangents_and_traces() -> None:
+    """PyTorch's norms take nested tensors and tangents, and traces of them record no comparison of shapes."""
+    for layer in (tt.LayerNorm(16), tt.RMSNorm(16)):
+        x = torch.randn(5, 16)
+        if isinstance(layer, nn.LayerNorm):  # PyTorch's RMSNorm takes no nested tensors of this layout
+            nested = torch.nested.nested_tensor([x[:3], x[3:]])
+            for one, rows in zip(layer(nested).unbind(), (x[:3], x[3:]), strict=True):
+                torch.testing.assert_close(one, layer(rows))
+        with torch.autograd.forward_ad.dual_level():
+            y = layer(torch.autograd.forward_ad.make_dual(x, x))
+            assert torch.autograd.forward_ad.unpack_dual(y).tangent.shape == (5, 16)
+        traced = torch.jit.trace(layer, torch.randn(2, 16))
+        torch.testing.assert_close(traced(x), layer(x))
+
+
 def test_small_norms_and_those_of_processors_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "layer_norm", None)
     monkeypatch.setattr(kernels, "rms_norm", None)
@@ -237,3 +285,28 @@ def test_norms_are_left_out_by_only() -> None:
 def test_norms_stay_norms_in_quantised_models() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16))
     assert tt.convert(model, weights="i8") == {"0": "QuantizedLinear", "1": "LayerNorm"}
+
+
+def test_norms_of_transformers_that_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms with a gate took one tensor after `convert`, or `convert` failed; a hook saw its numbers."""
+    pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
+
+    class WithoutRoot(LlamaRMSNorm):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight * x / (x.square().mean(-1, keepdim=True).sqrt() + self.variance_epsilon)
+
+    monkeypatch.setattr(WithoutRoot, "__module__", "transformers.models.other")
+    seen = []
+    others = MambaRMSNormGated(16, 16), Qwen3NextRMSNormGated(16), WithoutRoot(16)
+    model = nn.ModuleList([LlamaRMSNorm(16), *others])
+    model[0].register_forward_hook(lambda layer, args, y: seen.append(y))
+    nn.init.normal_(model[0].weight)
+    x, gate = torch.randn(5, 16), torch.randn(5, 16)
+    exact = model[0](x), model[1](x, gate), model[2](x, gate), model[3](x)
+    done = tt.convert(model)
+    assert (dict(done), len(seen)) == ({"0": "RMSNorm"}, 1)
+    assert [why.split()[-1] for why in done.left.values()] == [type(one).__name__ for one in others]
+    torch.testing.assert_close((model[0](x), model[1](x, gate), model[2](x, gate), model[3](x)), exact)

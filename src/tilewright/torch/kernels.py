@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional
 
@@ -113,7 +115,7 @@ class KernelOperation:
             if wrong := named.keys() ^ {*rest}:
                 raise LaunchError(
                     f"{self.signature.name}: {min(wrong)} is missing, given twice, or no argument",
-                    f"{', '.join(rest)} by name",
+                    f"{', '.join(rest)} by name" if rest else "no argument by name",
                 )
             arguments = (*arguments, *(named[name] for name in rest))
         for one, value in self.signature.given(arguments):
@@ -307,11 +309,14 @@ def _by_mean(
     mean: torch.Tensor,
     scale: torch.Tensor,
     eps: float,
+    bias: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    """The gradients; those that want gradients themselves are computed by PyTorch."""
+    """The gradients; PyTorch computes those that want gradients themselves."""
     if not torch.is_grad_enabled():
-        dweight, dbias = OF_COLUMNS_BY_MEAN(dY, X, mean, scale)
-        return {"X": OF_ROWS_BY_MEAN(dY, X, weight, mean, scale), "weight": dweight, "bias": dbias}
+        made = {"X": OF_ROWS_BY_MEAN(dY, X, weight, mean, scale)}
+        if weight.requires_grad or bias.requires_grad:  # not in frozen layers
+            made["weight"], made["bias"] = OF_COLUMNS_BY_MEAN(dY, X, mean, scale)
+        return made
     x, g = X.float(), dY.float()
     far = x - x.mean(1, keepdim=True)
     factor = torch.rsqrt(far.square().mean(1, keepdim=True) + eps)
@@ -325,9 +330,12 @@ def _by_mean(
 def _by_size(
     dY: torch.Tensor, X: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, eps: float
 ) -> dict[str, torch.Tensor]:
-    """The gradients; those that want gradients themselves are computed by PyTorch."""
+    """The gradients; PyTorch computes those that want gradients themselves."""
     if not torch.is_grad_enabled():
-        return {"X": OF_ROWS_BY_SIZE(dY, X, weight, scale), "weight": OF_COLUMNS_BY_SIZE(dY, X, scale)}
+        made = {"X": OF_ROWS_BY_SIZE(dY, X, weight, scale)}
+        if weight.requires_grad:  # not in frozen layers
+            made["weight"] = OF_COLUMNS_BY_SIZE(dY, X, scale)
+        return made
     x, g = X.float(), dY.float()
     factor = torch.rsqrt(x.square().mean(1, keepdim=True) + eps)
     h, d = x * factor, g * weight
@@ -340,13 +348,18 @@ SUMMED_WIDE = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _rows(name: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the rows of ``x`` that a norm divides.
+    """Return ``x`` with one dimension for the rows of a norm, or ``x`` itself if it has no elements.
 
     Raises:
-        LaunchError: the shapes or dtypes do not fit.
+        LaunchError: an argument is no tensor, or the shapes or dtypes do not fit.
     """
-    for other, one in (("weight", weight), ("bias", bias)):
-        if one is None:
+    given = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for other, one in given.items():
+        if not isinstance(one, torch.Tensor):
+            near = f"torch.nn.functional.{name}" if one is None else f"torch.as_tensor({other})"
+            raise LaunchError(f"{name}: {other} is a {type(one).__name__}", near)
+    for other, one in given.items():
+        if one is x:
             continue
         if one.dtype != x.dtype or x.dtype not in SUMMED_WIDE:
             kinds = ", ".join(map(str, SUMMED_WIDE))
@@ -354,8 +367,9 @@ def _rows(name: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
             raise LaunchError(f"{name}: x is {x.dtype}, {other} {one.dtype}; both are one of {kinds}", near)
         if one.shape != weight.shape or x.shape[x.ndim - one.ndim :] != one.shape or not one.ndim:
             text = f"{name}: {other} of shape {tuple(one.shape)} for x of shape {tuple(x.shape)}"
-            raise LaunchError(text, f"a {other} with the last extents of x, such as {tuple(x.shape[-1:])}")
-    return x.reshape(-1, weight.numel())
+            near = f"a {other} with the last extents of x, such as {tuple(x.shape[-1:])}"
+            raise LaunchError(text, near if x.ndim else f"x of shape {tuple(weight.shape)}")
+    return x.reshape(-1, weight.numel()) if x.numel() else x
 
 
 def layer_norm(
@@ -374,7 +388,7 @@ def layer_norm(
         eps: is added to the variance.
 
     Raises:
-        LaunchError: the shapes or dtypes do not fit.
+        LaunchError: an argument is no tensor, or the shapes or dtypes do not fit.
 
     Source:
         Ba, Kiros and Hinton, Layer Normalization, 2016.
@@ -406,7 +420,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> tor
         eps: is added to the mean of squares.
 
     Raises:
-        LaunchError: the shapes or dtypes do not fit.
+        LaunchError: an argument is no tensor, or the shapes or dtypes do not fit.
 
     Source:
         Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
@@ -433,10 +447,12 @@ A call takes the host some 25 us longer than one of PyTorch, whose kernel for so
 def _is_served(layer: nn.Module, x: torch.Tensor) -> bool:
     """Return whether a kernel computes a norm faster than PyTorch, without conversions.
 
-    Compiled graphs and transforms of `torch.func` get PyTorch's norms, which they fuse, and batch.
+    Compiled graphs, traces, transforms of `torch.func`, and forward mode get PyTorch's norms.
     """
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     if is_compiling() or not {type(x), type(weight)} <= PLAIN or torch._C._functorch.peek_interpreter_stack():
+        return False
+    if torch._C._get_tracing_state() is not None or forward_ad._current_level >= 0 or x.is_nested:
         return False
     assert weight is not None, "its type is that of a parameter"
     kind, extents = x.dtype, weight.shape
@@ -451,8 +467,9 @@ def _is_served(layer: nn.Module, x: torch.Tensor) -> bool:
 class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm` by `layer_norm`; it has the same parameters and state dict.
 
-    Kernels compute norms of `LEAST_ELEMENTS` or more on GPUs, and PyTorch all others: of fewer elements, on
-    processors, in compiled graphs, under `torch.func`, in f64, if dtypes differ, or without a weight.
+    Kernels compute norms of `LEAST_ELEMENTS` elements or more on GPUs.  PyTorch computes all others: norms of
+    fewer elements, on processors, in compiled graphs and traces, under `torch.func`, in forward mode, of f64,
+    of nested tensors, if dtypes differ, or without a weight.
 
     Example:
         >>> LayerNorm(64)(torch.ones(5, 64)).shape
@@ -489,7 +506,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def of_norm(layer: Any) -> dict[str, Any]:
-    """Return the attributes of a `LayerNorm` or `RMSNorm` in place of a layer that the layer does not have.
+    """Return the attributes that a `LayerNorm` or `RMSNorm` has, and the layer that it replaces has not.
 
     Example:
         >>> of_norm(nn.LayerNorm(4)), of_norm(nn.RMSNorm(4))["replaced"]
@@ -503,19 +520,26 @@ def of_norm(layer: Any) -> dict[str, Any]:
 
 
 def is_rms_norm(layer: nn.Module) -> bool:
-    """Return whether a module of `transformers` computes what `RMSNorm` does: a row of numbers is compared.
+    """Return whether a module of `transformers` computes the numbers of `RMSNorm`.
+
+    Its ``forward`` is called with two rows: large numbers, and numbers so small that ``eps`` counts.  Norms
+    that take a second tensor, such as the gate of Mamba's, are others.
 
     Example:
         >>> is_rms_norm(nn.LayerNorm(4))
         False
     """
-    eps, weight = getattr(layer, "variance_epsilon", None), layer._parameters.get("weight")
+    eps, weight, kind = getattr(layer, "variance_epsilon", None), layer._parameters.get("weight"), type(layer)
     names = {name for name, _ in layer.named_parameters()} | {name for name, _ in layer.named_buffers()}
-    if not isinstance(eps, float) or weight is None or names != {"weight"} or weight.ndim != 1:
+    if not isinstance(eps, float) or type(weight) not in PLAIN or names != {"weight"}:
         return False
-    if weight.is_meta or not type(layer).__module__.startswith("transformers."):
+    assert weight is not None, "its type is that of a parameter"
+    if weight.ndim != 1 or weight.is_meta or not kind.__module__.startswith("transformers."):
         return False
-    x = torch.linspace(-1, 2, weight.numel(), device=weight.device, dtype=weight.dtype)
+    if len(signature(kind.forward).parameters) != 2:
+        return False
+    row = torch.linspace(-1, 2, weight.numel(), device=weight.device, dtype=torch.float32)
+    x = torch.stack([row, row * eps**0.5]).to(weight.dtype)
     with torch.no_grad():
         like = functional.rms_norm(x.float(), weight.shape, weight.float(), eps)
-        return torch.allclose(layer(x[None])[0].float(), like, rtol=2e-2, atol=1e-6)
+        return torch.allclose(kind.forward(layer, x).float(), like, rtol=2e-2, atol=1e-6)
