@@ -282,6 +282,18 @@ def test_norms_are_left_out_by_only() -> None:
     assert tt.convert(model).left == {"0": "it is a module of the library"}
 
 
+def test_norms_without_weights_are_replaced() -> None:
+    """`convert` failed if an RMSNorm had no weight."""
+    plain = nn.Sequential(
+        nn.LayerNorm(16, elementwise_affine=False), nn.RMSNorm(16, elementwise_affine=False), nn.RMSNorm(16)
+    )
+    own = copy.deepcopy(plain)
+    assert [*tt.convert(own).values()] == ["LayerNorm", "RMSNorm", "RMSNorm"]
+    assert repr(own) == repr(plain)
+    x = torch.randn(5, 16)
+    assert torch.equal(own(x), plain(x))
+
+
 def test_norms_stay_norms_in_quantised_models() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16))
     assert tt.convert(model, weights="i8") == {"0": "QuantizedLinear", "1": "LayerNorm"}

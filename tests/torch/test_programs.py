@@ -127,6 +127,23 @@ def test_traces_of_operations() -> None:
         torch.testing.assert_close(traced(a, b), call(a, b))
 
 
+def test_graphs_of_own_operations_and_norms() -> None:
+    """`torch.fx` was refused; its graph keeps gradients."""
+    a, b = drawn(3, 4).float().requires_grad_(), drawn(5, 4).float()
+    calls: tuple[Callable[..., Any], ...] = (
+        lambda a, b: SQUARED(a, B=b),
+        lambda a, b: tt.layer_norm(a, b[0], b[1], eps=0.5),
+        lambda a, b: tt.layer_norm(a, b[0]),
+        lambda a, b: tt.rms_norm(a, b[0], eps=0.5),
+    )
+    for call in calls:
+        graph = torch.fx.symbolic_trace(call)
+        found, exact = graph(a, b), call(a, b)
+        assert torch.equal(found, exact)
+        (own,), (like,) = (torch.autograd.grad(y.square().sum(), a) for y in (found, exact))
+        assert torch.equal(own, like)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors_are_refused(layout: torch.layout) -> None:
@@ -215,6 +232,11 @@ def test_layers_of_gates_and_attention_are_replaced() -> None:
     before = seen(x)
     seen.up.register_forward_hook(lambda layer, given, y: 2 * y)
     torch.testing.assert_close(seen(x), 2 * before, rtol=1e-4, atol=1e-5)
+
+    linear = tt.GatedLinear(32, 32, activation=None)  # type: ignore[arg-type]
+    exact = linear(x)
+    linear.up = torch.nn.Sequential(linear.up)  # type: ignore[assignment]
+    torch.testing.assert_close(linear(x), exact, rtol=1e-4, atol=1e-5)
 
     layer = tt.Attention(32, 4)
     layer.out_proj = Adapter(layer.out_proj)  # type: ignore[assignment]

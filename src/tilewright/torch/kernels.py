@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional
+from torch.overrides import handle_torch_function
 
 from tilewright.dtypes import f32
 from tilewright.errors import LaunchError, SignatureError
@@ -18,7 +19,7 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import rsqrt
 from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel, kernel
-from tilewright.torch.registry import PLAIN, Operation, recorded, tensors_of
+from tilewright.torch.registry import PLAIN, Operation, is_traced, recorded, tensors_of
 
 _NAMES: set[str] = set()
 """Names of operations; PyTorch knows an operation by its name."""
@@ -120,6 +121,8 @@ class KernelOperation:
             arguments = (*arguments, *(named[name] for name in rest))
         for one, value in self.signature.given(arguments):
             if one.kind == "tensor" and not isinstance(value, torch.Tensor):
+                if is_traced(arguments):
+                    return self.operation.overload(*arguments)
                 raise LaunchError(
                     f"{self.signature.name}: {one.name} is a {type(value).__name__}", "a tensor"
                 )
@@ -398,6 +401,9 @@ def layer_norm(
         >>> y.round(decimals=3).tolist()
         [[-1.0, 1.0]]
     """
+    if not isinstance(x, torch.Tensor) and is_traced((x, weight, bias)):
+        traced: torch.Tensor = handle_torch_function(layer_norm, (x, weight, bias), x, weight, bias, eps=eps)
+        return traced
     rows = _rows("layer_norm", x, weight, bias)
     if not x.numel():
         return functional.layer_norm(x, weight.shape, weight, bias, eps)
@@ -429,6 +435,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> tor
         >>> rms_norm(torch.tensor([[1.0, -7.0]]), torch.full((2,), 5.0)).round().tolist()
         [[1.0, -7.0]]
     """
+    if not isinstance(x, torch.Tensor) and is_traced((x, weight)):
+        traced: torch.Tensor = handle_torch_function(rms_norm, (x, weight), x, weight, eps=eps)
+        return traced
     rows = _rows("rms_norm", x, weight)
     if not x.numel():
         return functional.rms_norm(x, weight.shape, weight, eps)
@@ -512,11 +521,10 @@ def of_norm(layer: Any) -> dict[str, Any]:
         >>> of_norm(nn.LayerNorm(4)), of_norm(nn.RMSNorm(4))["replaced"]
         ({}, <class 'torch.nn.modules.normalization.RMSNorm'>)
     """
-    if isinstance(layer, nn.LayerNorm):
-        return {}
-    words = {"normalized_shape": tuple(layer.weight.shape), "elementwise_affine": True}
-    own = {} if isinstance(layer, nn.RMSNorm) else {**words, "eps": layer.variance_epsilon}
-    return {**own, "replaced": type(layer)}
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        return {} if isinstance(layer, nn.LayerNorm) else {"replaced": type(layer)}
+    words = {"normalized_shape": tuple(layer.weight.shape), "eps": layer.variance_epsilon}
+    return {**words, "elementwise_affine": True, "replaced": type(layer)}
 
 
 def is_rms_norm(layer: nn.Module) -> bool:

@@ -138,8 +138,16 @@ def drawn_seed(name: str, largest: int) -> int:
     return int(drawn)
 
 
-def _is_traced(given: Sequence[Any]) -> bool:
-    """Return whether an argument is no tensor, and overrides functions, as proxies of `torch.fx` do."""
+def is_traced(given: Sequence[Any]) -> bool:
+    """Return whether an argument is no tensor, and overrides functions, as proxies of `torch.fx` do.
+
+    Args:
+        given: the arguments of a call.
+
+    Example:
+        >>> is_traced((torch.ones(2), 1.0, None))
+        False
+    """
     return any(
         hasattr(type(one), "__torch_function__") and not isinstance(one, torch.Tensor) for one in given
     )
@@ -212,7 +220,7 @@ def direct(
 
         def indirect(args: Any, kwargs: Any) -> Any:
             given = (*args, *kwargs.values())
-            if _is_traced(given):
+            if is_traced(given):
                 return handle_torch_function(call, given, *args, **kwargs)
             return function(*args, **kwargs)
 

@@ -62,8 +62,8 @@ SLOPES: dict[str, Callable[[Any], Any]] = {
 """The derivatives of activations, which PyTorch can differentiate again."""
 
 
-def activated(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Return an activation of a tensor, by PyTorch.
+def activated(name: str | None, x: torch.Tensor) -> torch.Tensor:
+    """Return an activation of a tensor, by PyTorch; the tensor itself if the name is None.
 
     Raises:
         LaunchError: the library has no activation of that name.
@@ -72,6 +72,8 @@ def activated(name: str, x: torch.Tensor) -> torch.Tensor:
         >>> activated("relu", torch.tensor([-1.0, 2.0])).tolist()
         [0.0, 2.0]
     """
+    if name is None:
+        return x
     if name not in ACTIVATIONS:
         check_words(Wanted(activation=name))
     return ACTIVATIONS[name](x)
