@@ -237,10 +237,10 @@ def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Ten
 
 
 def _as_heads_of(one: torch.Tensor, columns: int) -> torch.Tensor:
-    """Return a new tensor with the rows of a tensor (..., H, M, D), and another number of columns.
+    """Return a new tensor with the extents of a tensor (..., H, M, D), apart from the number of columns.
 
-    If the heads of a row are neighbours in memory, as in a view of (B, M, H, D), they are in the result, so
-    that a model can join them without a copy.
+    If heads have a smaller stride than rows, as in a view of (B, M, H, D), they have in the result too: a
+    model can then join the heads without a copy.
     """
     if one.dim() < 3 or one.stride(-3) >= one.stride(-2):
         return one.new_empty((*one.shape[:-1], columns))
@@ -403,8 +403,8 @@ def attention(
 
     Returns:
         A new tensor (B, H, M, E), or this and a float32 tensor (B, H, M); (T, H, E) and (T, H) for packed
-        sequences.  If the heads of a row of ``q`` are neighbours in memory, those of the result are, too, as
-        with `torch.nn.functional.scaled_dot_product_attention`; so are those of gradients.
+        sequences.  The result has heads and rows in the order in which ``q`` has them in memory, as with
+        `torch.nn.functional.scaled_dot_product_attention`, and each gradient in the order of its tensor.
 
     Raises:
         LaunchError: shapes or devices do not fit, or a gradient is wanted with pages of keys.

@@ -448,8 +448,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> tor
 SERVED_DEVICES, LEAST_ELEMENTS = ("cuda",), 1 << 20
 """Devices and least elements of the norms that modules compute by kernels.
 
-A call takes the host some 25 us longer than one of PyTorch, whose kernel for so few elements takes less than
-10 us on an H200.  PyTorch's LayerNorm of processors takes 0.3 to 0.6 of the time of ours.
+A call takes the host about 25 us longer than a call of PyTorch, whose kernel for fewer elements takes less
+than 10 us on an H200.  On processors PyTorch's LayerNorm takes 0.3 to 0.6 of the time of our kernel.
 """
 
 

@@ -538,7 +538,7 @@ def _check(records: Sequence[Record], library: Library) -> None:
 
 
 def _in_bytes(one: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor without gaps, in the order of its memory."""
+    """Return the bytes of a tensor without gaps, in the order of its memory."""
     return one.as_strided((one.numel(),), (1,)).view(torch.uint8)
 
 

@@ -123,10 +123,10 @@ def drawn_seed(name: str, largest: int) -> int:
 
     Args:
         name: the operation.
-        largest: the bound of the seed, which is not drawn.
+        largest: a number; the seed is less.
 
     Raises:
-        LaunchError: `torch.func.vmap` draws a number for each of its calls.
+        LaunchError: `torch.func.vmap` with ``randomness="different"``, which draws a seed for each call.
     """
     drawn = torch.randint(largest, (), device=HOST)
     if not is_compiling() and torch._C._functorch.is_batchedtensor(drawn):
