@@ -407,6 +407,49 @@ def test_random_expressions(seed: int, kind: str) -> None:
             assert (abs(widened(found, kind) - true) <= limit).all()
 
 
+@tw.kernel(R="M N", r="N", y="N", X="M N", s="M", t="M", Z="M N")
+def with_fewer_axes(R: Any, r: Any, y: Any, X: Any, s: Any, t: Any, Z: Any) -> None:
+    for m, n in tw.tiles(Z):
+        s[m] = tw.where(r[n] > 0, 1j * R[m, n], y[n]).sum(axis=1)
+        t[m] = (0 * X[m, n] + y[n]).sum(axis=1)
+        Z[m, n] = 3 - 4j
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_sums_of_values_one_part_of_which_has_fewer_axes(target: str) -> None:
+    rng = np.random.default_rng(25)
+    real, r, y, x = (made(rng, one, "c64", "plain") for one in (("r", 4, 9), ("r", 9), (9,), (4, 9)))
+    s, t, z = (made(rng, one, "c64", "plain", empty=True) for one in ((4,), (4,), (4, 9)))
+    with_fewer_axes(real, r, y, x, s, t, z, target=target)
+    unit = 4 * 9 * np.finfo(np.float32).eps
+    assert (abs(s - np.where(r > 0, 1j * real, y).sum(1)) <= unit * (abs(real).sum(1) + abs(y).sum())).all()
+    assert (abs(t - y.sum()) <= unit * abs(y).sum()).all()
+    assert (z == 3 - 4j).all()
+
+
+@tw.kernel(X="M N", Q="M N", E="M N", Z="M N")
+def of_special_numbers(X: Any, Q: Any, E: Any, Z: Any) -> None:
+    for m, n in tw.tiles(X):
+        Q[m, n] = X[m, n] / (X[m, n] - X[m, n])
+        E[m, n] = tw.exp(X[m, n])
+        Z[m, n] = 0 * X[m, n]
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_quotients_by_zero_and_powers_that_overflow_are_those_of_numpy(target: str) -> None:
+    x = np.array([[1 + 2j, -3j, 4, -0.5 + 1j, 200, -200, 89 + 0j, np.inf, np.nan + 1j]], np.complex64)
+    found = [np.empty_like(x) for _ in range(3)]
+    of_special_numbers(x, *found, target=target)
+    with np.errstate(all="ignore"):
+        quotients, powers, zeros = x / (x - x), np.exp(x), 0 * x.real
+    pairs = [*zip(found, (quotients, powers), strict=False)]
+    pairs = [(one.imag, exact.imag) for one, exact in pairs] + [
+        (one.real, exact.real) for one, exact in pairs
+    ]
+    for one, exact in (*pairs, (found[2].real, zeros)):
+        assert np.allclose(one, exact, rtol=1e-5, atol=0, equal_nan=True)
+
+
 # ---------------------------------------------------------------- memory, tools
 
 
@@ -579,6 +622,18 @@ def doubled(X: Any, Y: Any) -> None:
 
 
 @tw.kernel(X="M N", Y="M N")
+def counted(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = X[m, n] * Y[m, n]
+
+
+@tw.kernel(X="M N", Y="M N")
+def set_to_a_number(X: Any, Y: Any) -> None:
+    for m, n in tw.tiles(X):
+        Y[m, n] = 3 + 4j
+
+
+@tw.kernel(X="M N", Y="M N")
 def summed_so_far(X: Any, Y: Any) -> None:
     for m, n in tw.tiles(X):
         Y[m, n] = X[m, n].cumsum(axis=1)
@@ -591,6 +646,8 @@ REFUSED = {
     compared: (np.complex64, "less of a value, which is of c64"),
     cut_off: (np.float32, "convert to f32 of a value, which is of c64.*x.real, x.imag, abs"),
     doubled: (np.float32, "Y holds f32, and the value is c64: its imaginary parts would be lost.*abs"),
+    counted: (np.int32, "mul of c64 and i32: no dtype holds both"),
+    set_to_a_number: (np.float32, "Y holds f32, and the value is c64: its imaginary parts would be lost"),
     summed_so_far: (np.complex64, "cumsum.*c64.*the real and of the imaginary part"),
 }
 

@@ -290,7 +290,7 @@ class RealFlow:
         kind = node.dtype.component
         match node:
             case Literal(value=value) if is_pair:
-                return BothParts(self.number(node, value, kind, node.axes) if value else None, None)
+                return BothParts(self.number(node, value, kind, node.axes), None)
             case Integer(value=number) if is_pair:
                 return BothParts(self._make(node, Integer, kind, node.axes, number), None)
             case ArrayPart(operand=operand, at=at) if is_pair and operand.name in self.paired:
@@ -415,16 +415,17 @@ class RealFlow:
         if function == "select":
             mask = given[0]
             assert isinstance(mask, Node)
-            pairs = [self._filled_parts(of, one) for of, one in zip(node.given[1:], given[1:], strict=True)]
-            return BothParts(*(self.call(node, "select", mask, *both) for both in zip(*pairs, strict=True)))
+            pairs = [[one or self.number(node, 0, kind) for one in _parts(both)] for both in given[1:]]
+            chosen = (self.call(node, "select", mask, *both) for both in zip(*pairs, strict=True))
+            return self._spread(node, BothParts(*chosen))
         if function in CONVERSION:
             if node.dtype.components == 1 or function == "bitcast":
                 raise self._refusal(node, f"{function} to {node.dtype}", node.given[0].dtype)
             found = given[0] if isinstance(given[0], BothParts) else BothParts(given[0], None)
             return BothParts(*(one and self._converted(node, one, kind, function) for one in found))
         if function == "complex":
-            re, im = (one if isinstance(one, Node) and not _is_zero(one) else None for one in given)
-            return self._spread(node, BothParts(re, im))
+            re, im = (None if _is_zero(_node(one)) else _node(one) for one in given)
+            return self._spread(node, BothParts(_node(given[0]) if im is None else re, im))
         parts = [_parts(one) for one in given]
         rule = RULES.get(function)
         if rule is None:
@@ -443,10 +444,6 @@ class RealFlow:
         if isinstance(made, BothParts):
             return self._spread(node, made)
         return self._filled(node, made, node.dtype, node.axes, chain(*parts))
-
-    def _filled_parts(self, node: Node, made: Made) -> list[Node]:
-        kind = node.dtype.component
-        return [self.number(node, 0, kind) if one is None else one for one in _parts(made)]
 
     def _converted(self, like: Node, node: Node, kind: DType, function: str = "convert") -> Node:
         if node.dtype == kind:
@@ -619,7 +616,7 @@ def _times(parts: PartArithmetic, a: Term, b: Term, c: Term, d: Term) -> Made:
 
 
 def _quotient(parts: PartArithmetic, a: Term, b: Term, c: Term, d: Term) -> BothParts:
-    """Return ``(a + i b) / (c + i d)`` by Smith's method, whose intermediate values do not overflow."""
+    """Return ``(a + i b) / (c + i d)`` by Smith's method, which squares no part."""
     if d is None:
         divisor = c if c is not None else parts.number(0, a or b or parts.flow.number(parts.like, 0, f32))
         return BothParts(parts.div(a, divisor), parts.div(b, divisor))
@@ -628,15 +625,15 @@ def _quotient(parts: PartArithmetic, a: Term, b: Term, c: Term, d: Term) -> Both
     call = parts.call
     is_wide = call("less_equal", call("abs", d), call("abs", c))
     large, small = call("select", is_wide, c, d), call("select", is_wide, d, c)
-    ratio = call("div", small, large)
+    is_zero = call("equal", large, parts.number(0, large))  # then the ratio is 0, not NaN
+    ratio = call("select", is_zero, small, call("div", small, large))
     whole = call("add", large, call("mul", small, ratio))
 
     def chosen(first: Term, second: Term) -> Term:
         """Return ``first + second * ratio``, or ``first * ratio + second`` if d is larger."""
         if first is None and second is None:
             return None
-        x = parts.number(0, large) if first is None else first
-        y = parts.number(0, large) if second is None else second
+        x, y = (parts.number(0, large) if one is None else one for one in (first, second))
         left, right = call("select", is_wide, x, y), call("select", is_wide, y, x)
         return call("div", call("add", left, call("mul", right, ratio)), whole)
 
@@ -664,8 +661,11 @@ def _power(parts: PartArithmetic, a: Term, b: Term) -> BothParts:
     if b is None:
         return BothParts(call("exp", a) if a is not None else parts.flow.number(parts.like, 1, f32), None)
     factor = None if a is None else call("exp", a)
-    turned = call("cos", b), call("sin", b)
-    return BothParts(*(one if factor is None else call("mul", factor, one) for one in turned))
+    re, im = (one if factor is None else call("mul", factor, one) for one in (call("cos", b), call("sin", b)))
+    # A factor of infinity and an angle of 0 give 0, not NaN.
+    return BothParts(
+        re, im if factor is None else call("select", call("equal", b, parts.number(0, b)), b, im)
+    )
 
 
 def _equal(parts: PartArithmetic, a: Term, b: Term, c: Term, d: Term) -> Node:

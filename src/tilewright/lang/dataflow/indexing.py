@@ -33,7 +33,6 @@ from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.rows import is_whole
 from tilewright.lang.dataflow.tiles import BY_DISTANCE, SpanIndex, Tile, spelled, tile_name
-from tilewright.lang.fragments import number
 from tilewright.lang.launch import require
 from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here, result_names
@@ -128,7 +127,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     value = more if is_added else value
     node = flow.known(value)
     if node is None:
-        node = flow.literal(number(value), operand.dtype)
+        node = flow.plain(value, operand.dtype)
     if is_added and node.dtype.is_float and not operand.dtype.is_float:
         raise TraceError(
             f"{operand.name}, an array of {operand.dtype}, is added to, and the value is {node.dtype}: each "

@@ -61,8 +61,8 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
         >>> promoted("mul", [c64, f16]), promoted("mul", [c64, f64])
         (c64, c128)
     """
-    if any(kind.components > 1 for kind in kinds):
-        return complex_dtype(promoted(function, [kind.component for kind in kinds]))
+    named = " and ".join(dict.fromkeys(map(str, kinds)))
+    is_complex, kinds = any(kind.components > 1 for kind in kinds), [kind.component for kind in kinds]
     floats = [kind.bits for kind in kinds if kind.is_float]
     mixed = len(floats) not in (0, len(kinds))  # an integer operand does not widen the float
     for name in (*_INTEGERS, *_FLOATS):
@@ -70,8 +70,7 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
         if mixed and candidate.bits > max(floats):
             continue
         if holds_all(candidate, kinds):
-            return candidate
-    named = " and ".join(dict.fromkeys(map(str, kinds)))
+            return complex_dtype(candidate) if is_complex else candidate
     raise DTypeError(f"{function} of {named}: no dtype holds both; convert one first, e.g. with .to(tw.f32)")
 
 
@@ -395,6 +394,12 @@ class Recorder(TileRecorder):
         parts = tuple(self._literal(number(one), kind.component) for one in (value.real, value.imag))
         made: Node = self.make(Map, kind, (), "complex", parts)
         return made
+
+    def plain(self, value: Any, kind: DType) -> Node:
+        """Return a plain number as a constant of a dtype, or of its complex dtype if it is complex."""
+        if isinstance(value, COMPLEX):
+            return self.pair(value, complex_dtype(kind))
+        return self.literal(number(value), kind)
 
     def _literal(self, value: Any, wanted: DType) -> Node:
         if isinstance(value, COMPLEX):
