@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from tests.canaries import Canaries
 from tests.far import strides
 from tests.movers.random_movers import POISON
@@ -30,6 +34,13 @@ FORMS = {
     **{name: CASES[name].schedule for name in ("direct", "registers", "cp_async, staged", "fragments")},
     "overlapped": CASES["cooperative, overlapped, residual"].schedule,
 }
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Wait until no other process has these arrays: several tests with a part of theirs wait for ever."""
+    with FileLock(Path(tempfile.gettempdir()) / "tilewright_far_offsets.lock"):
+        yield
 
 
 def memory_in_turn(size_bytes: int) -> DeviceMemory:
@@ -74,6 +85,7 @@ class Far:
                     there += here.nbytes
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", FORMS)
 def test_every_element_is_found(name: str, canaries: Canaries) -> None:
     rng, (m, n, k) = np.random.default_rng(0), SHAPE
