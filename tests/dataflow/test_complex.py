@@ -19,7 +19,10 @@ import tilewright as tw
 from tilewright.dataflow.evaluate import evaluate
 from tilewright.errors import LaunchError, SignatureError, TraceError
 from tilewright.ops.complex_products import four_products
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.shipping.folder import export
+from tilewright.targets.target import CUDA
 
 M, N, K = 37, 29, 43
 
@@ -329,6 +332,34 @@ def test_gpus_compile_them(kind: str, arch: str) -> None:
         given = [made(rng, one, kind, "plain") for one in (*case.given, *case.made)]
         made_ = case.kernel.compile(*given, target=GPUS[arch], arch=arch)
         assert made_.schedule is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name: str, kind: str) -> None:
+    """Chosen schedules, on arrays that are contiguous along either dimension; canaries lie between rows."""
+    case, rng = CASES[name], np.random.default_rng(13)
+    for layout in ("plain", "turned"):
+        given = [made(rng, one, kind, layout) for one in case.given]
+        found = [made(rng, one, kind, layout, empty=True) for one in case.made]
+        there = [DeviceArray.of(one) for one in (*given, *found)]
+        assert case.kernel(*there).target == CUDA.name
+        CUDA_DRIVER.synchronize()
+        check(case, kind, given, [one.host() for one in there[len(given) :]])
+
+
+@pytest.mark.gpu
+def test_a_large_product_on_a_gpu() -> None:
+    """Blocks of many tiles along each dimension; every element is compared."""
+    rng, (m, n, k) = np.random.default_rng(17), (1030, 777, 515)
+    given = [made(rng, one, "c64", "plain") for one in ((m, k), (k, n))]
+    there = [DeviceArray.of(one) for one in (*given, made(rng, (m, n), "c64", "plain", empty=True))]
+    assert product(*there).target == CUDA.name
+    CUDA_DRIVER.synchronize()
+    of_sum = 2 * (2 * k + 4)
+    case = dataclasses.replace(CASES["product"], count=of_sum)
+    check(case, "c64", given, [there[-1].host()])
 
 
 @pytest.mark.parametrize(("target", "arch"), [("cuda", "sm_90a"), ("cuda", "sm_80"), ("hip", "gfx942")])
