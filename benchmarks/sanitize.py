@@ -6,6 +6,7 @@
     blocks     blocks that signal, reach each other's memory, gather, scatter and reduce
     schedules  a dataflow kernel with every form of schedule
     splits     products with split K, by each reduction
+    rows       kernels whose warps or blocks share rows, and loops that follow each other
     members    a random problem of each set of each member of the family, compiled when it runs
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
@@ -205,6 +206,31 @@ def formed(form: Any, shape: tuple[int, int, int], target: str) -> Case:
     return Case(f"schedule {form} {shape}", trace, run)
 
 
+def rows(target: str) -> Iterator[Case]:
+    """Yield the kernels of the tests of shared rows, which import pytest."""
+    found = importlib.import_module("tests.schedule.test_shared_rows")
+    for name in found.NAMES:
+        for way, schedule in found.WAYS.items():
+            case = found.case_of(name, 5, 700)
+            bound = case.kernel.bind(schedule=schedule)
+            yield Case(
+                f"{name}, {way}",
+                partial(bound.trace, **case.arguments()),
+                partial(of_rows, case, bound, target),
+            )
+
+
+def of_rows(case: Any, bound: Bound, target: str) -> bool:
+    given = case.arguments(partial(device_put, target=target))
+    bound(**given, target=target)
+    made = {name: given[name] for name in case.results}
+    wrong = case.wrong(
+        {name: one.host() if isinstance(one, DeviceArray) else one for name, one in made.items()}
+    )
+    print(*wrong, end="")
+    return not wrong
+
+
 def members(target: str) -> Iterator[Case]:
     """Yield the tests' random problems, which import pytest; the other kernels do not."""
     found = importlib.import_module("tests.problems.members").MEMBERS
@@ -249,6 +275,7 @@ KERNELS: dict[str, Callable[[str], Iterator[Case]]] = {
     "blocks": blocks,
     "schedules": schedules,
     "splits": splits,
+    "rows": rows,
     "members": members,
     "planted": planted,
 }
