@@ -252,7 +252,7 @@ print(_found(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 w
     assert done.stdout.split() == ["True", "False", "False", "False", "True", "True", "False"], done.stderr
 
 
-WATCHED = [("gemms", 51), ("movers", 60), ("clusters", 7), ("blocks", 10)]
+WATCHED = [("gemms", 51), ("movers", 60), ("clusters", 7), ("blocks", 10), ("rows", 32)]
 PARTS = 3
 """The parts into which the kernels that the sanitizers watch are divided; a run tries one, or all."""
 
