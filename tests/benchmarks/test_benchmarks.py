@@ -290,7 +290,7 @@ def test_the_sanitizers_watch_no_framework() -> None:
 import runpy, sys
 made = runpy.run_path({str(HERE / "sanitize.py")!r})
 for name, kernels in made["KERNELS"].items():
-    if name != "members":  # random problems of tests, whose modules load pytest
+    if name not in ("members", "rows"):  # problems of tests, whose modules load pytest
         next(kernels("reference")).trace()
 print(*sys.modules)
 """
