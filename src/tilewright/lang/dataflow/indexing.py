@@ -141,23 +141,15 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     loop = flow.loops[0] if len(flow.loops) == 1 else None
     is_of_step = loop is not None and [span.of or span for span in along] == [loop.span]
     if (flow.loops or along) and not is_of_step:
-        raise TraceError(
-            f"{name} is stored inside of a loop over tw.steps, where sums are incomplete",
-            here(),
-            "store after the loop, or the rows of a step: i = tw.alias(n), and O[i, e] = ...",
-        )
+        text = f"{name} is stored inside of a loop over tw.steps, where sums are incomplete"
+        near = "store after the loop, or the rows of a step: i = tw.alias(n), and O[i, e] = ..."
+        raise TraceError(text, here(), near)
     if loop is not None and loop.turns:
-        raise TraceError(
-            f"{name} is stored in each step of a loop with turns",
-            here(),
-            "a loop over one dimension, tw.steps(N)",
-        )
+        text = f"{name} is stored in each step of a loop with turns"
+        raise TraceError(text, here(), "a loop over one dimension, tw.steps(N)")
     if loop is not None and not {*along} <= {*node.axes}:
-        raise TraceError(
-            f"{name}[{places}] in a step is the same for all rows {along[0].name}",
-            here(),
-            f"a value that varies along {along[0].name}",
-        )
+        text = f"{name}[{places}] in a step is the same for all rows {along[0].name}"
+        raise TraceError(text, here(), f"a value that varies along {along[0].name}")
     if None in axes:
         raise TraceError(f"{name} is stored along a new axis", here(), "only spans")
     # Each element needs one value, from one block.
@@ -176,7 +168,13 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
         if earlier.operand.name == name and not _apart(earlier.operand, operand)
     ]
     if overlapping and overlapping != [mirrored_at(flow, operand, at)]:
-        raise TraceError(f"{name} is stored twice", here(), "one store of the last value")
+        text, near = f"{name} is stored twice", "one store of the last value"
+        if operand.transforms:
+            text, near = (
+                f"{text}, by views that may share elements",
+                f"views without common elements, or {near}",
+            )
+        raise TraceError(text, here(), near)
     if not fits(node.axes, axes):
         raise TraceError(
             f"{name}[{places}] = a tile along {spelled(node)}: the tile has axes that the store does not "
@@ -420,8 +418,10 @@ def check_in_place(flow: Recorder) -> None:
                 "read another array",
             )
         if store.operand.name in twice or (node.operand, node.at) != (store.operand, store.at):
-            at, read = _spelled(store), _spelled(node)
+            at, read, name = _spelled(store), _spelled(node), store.operand.name
             near = "pass each view of the array as its own argument" if at == read else f"read {at}"
+            if any(span in flow.rows.spans for span in node.at):
+                near = f"index {name} with a span of tw.tiles({name}) for each dimension"
             raise TraceError(
                 f"{read} is read and {at} is stored: the order of the tiles would decide which elements are "
                 "stored before they are read",
