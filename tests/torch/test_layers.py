@@ -614,3 +614,17 @@ def test_attention_of_heads_within_rows(shape: tuple[int, ...]) -> None:
     dy = torch.randn_like(y)
     (found,), (exact,) = (torch.autograd.grad(one, whole, dy.to(one.dtype)) for one in (y, like))
     torch.testing.assert_close(found, exact.to(found.dtype), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [5, 1])
+def test_strides_of_attention_in_graphs(rows: int) -> None:
+    """Tensors without memory get the strides of real ones, also if q, k and v have different layouts."""
+    within = torch.randn(2, rows, 4, 8).transpose(1, 2)
+    apart, shared = torch.randn(2, 4, rows, 8), torch.randn(2, 1, rows, 8).expand(2, 4, rows, 8)
+    none, words = (None,) * 6, (True, 0, False, None, None, 0.0, 0, 0, None)
+    for q, k, v in ((within, apart, shared), (apart, within, apart), (shared, shared, within)):
+        given = (q, k, v, *none, *words)
+        torch.library.opcheck(attending.ATTENTION.overload, given, test_utils="test_faketensor")
+        y, lse = attending.ATTENTION(*given)
+        given = (q, k, v, y, lse, torch.randn_like(y), *none[:4], False, False, *words)
+        torch.library.opcheck(attending.ATTENTION_BACKWARD.overload, given, test_utils="test_faketensor")

@@ -403,8 +403,9 @@ def attention(
 
     Returns:
         A new tensor (B, H, M, E), or this and a float32 tensor (B, H, M); (T, H, E) and (T, H) for packed
-        sequences.  The result has heads and rows in the order in which ``q`` has them in memory, as with
-        `torch.nn.functional.scaled_dot_product_attention`, and each gradient in the order of its tensor.
+        sequences.  Unless sequences are packed, the result has heads and rows in the order in which ``q`` has
+        them in memory, as with `torch.nn.functional.scaled_dot_product_attention`.  A gradient that a kernel
+        computes has them in the order of its tensor.
 
     Raises:
         LaunchError: shapes or devices do not fit, or a gradient is wanted with pages of keys.
