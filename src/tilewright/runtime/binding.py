@@ -163,7 +163,7 @@ class Binding:
 
 
 def passed(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
-    """Return the arrays as a kernel has them; see `real_array`.
+    """Return the arrays with the dtypes and dimensions of a kernel's parameters; see `real_array`.
 
     Args:
         kernel: the traced kernel.
@@ -177,7 +177,7 @@ def passed(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[str, ArrayIn
 
 
 def real_array(info: ArrayInfo, dtype: DType, rank: int) -> ArrayInfo:
-    """Return an array of complex numbers as a real array, if a kernel of real numbers has it so.
+    """Return an array of complex numbers as the real array that is the kernel's parameter; others stay.
 
     Args:
         info: the caller's array.

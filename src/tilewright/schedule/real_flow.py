@@ -51,7 +51,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.views.transforms import Slice
 
 MOVED = {"f16": i32, "f32": f64}
-"""Dtype as which copies move a pair of parts: it has the pair's size, and bulk copies support it."""
+"""Dtype of an array of pairs, by the dtype of a part: it has a pair's size, and bulk copies support it."""
 
 BITS = {"f16": (i16, i32), "f32": (i32, i64)}
 """Integers with the number of bits of a part, and of a pair."""
@@ -69,7 +69,7 @@ def paired_arrays(flow: Flow, specs: Mapping[str, TensorSpec], arch: Arch) -> fr
     """Return the names of the complex arrays that are passed as pairs.
 
     Operands of products need their parts as tiles.  Sums on CPUs do, too: a vector register holds parts of
-    several numbers.  All other threads read and write both parts of a number as one element.
+    several numbers.  Other arrays, if aligned, are pairs: a thread moves both parts of a number at once.
 
     Args:
         flow: the flow.
@@ -79,7 +79,7 @@ def paired_arrays(flow: Flow, specs: Mapping[str, TensorSpec], arch: Arch) -> fr
     if arch.vector_registers and any(isinstance(node, Sum | Reduce | Folded) for node in flow.walk()):
         return frozenset()
     apart = {one.operand.name for node in flow.sums for one in walk(node) if isinstance(one, ArrayPart)}
-    for store in flow.stores:  # rows are added to part by part, and steps store values of their own
+    for store in flow.stores:  # sums in memory, and stores in the steps of a loop, need parts
         if store.added or any(span.kind not in (BATCH, TILE) for span in store.at):
             apart.add(store.operand.name)
     apart |= {one.operand.name for one in flow.moved}
@@ -144,7 +144,7 @@ def real_program(program: Program, flow: Flow, paired: frozenset[str]) -> Progra
 
 
 def _last_dim(program: Program) -> str:
-    """Return the name of the dimension of both parts, which no parameter and no other dimension has."""
+    """Return a name for the last dimension, of both parts, that no parameter and no other dimension has."""
     taken = {name for one in program.parameters for name in (one.name, *one.dims)}
     name = "P"
     while name in taken:
@@ -167,7 +167,7 @@ class BothParts(NamedTuple):
 
 
 Made: TypeAlias = Node | BothParts
-"""What a value becomes."""
+"""The real value, or both parts, in place of a value of the author's flow."""
 
 
 class RealFlow:
@@ -258,14 +258,14 @@ class RealFlow:
         axes: tuple[Axis, ...],
         others: Iterable[Node | None],
     ) -> Node:
-        """Return a part with some axes; zeros if it is None.
+        """Return a part with the given axes; zeros if it is None.
 
         Args:
             like: the value that the part belongs to.
             part: the part.
             dtype: its dtype.
             axes: the axes.
-            others: values that have the axes that the part lacks, if there are any.
+            others: values; the part gets the axes that it lacks from one that has them all.
         """
         made = self.number(like, 0, dtype) if part is None else part
         for other in others:  # a choice has the axes of its condition

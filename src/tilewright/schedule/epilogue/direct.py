@@ -394,7 +394,7 @@ class DirectEpilogue(EpilogueTraits):
         return TilePlace(work, (rows, columns), (row, work.n))
 
     def read_first(self, values: Values, stores: Sequence[Store]) -> None:
-        """Read the elements from which a result is computed, and of which an earlier one may replace some."""
+        """Read the parts of arrays that a result needs, and that an earlier store may overwrite."""
         for at, store in enumerate(stores):
             replaced = {one.operand.name for one in stores[:at]}
             for node in above_sums(store.value) if replaced else ():

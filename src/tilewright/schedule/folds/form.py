@@ -234,7 +234,7 @@ def may_replace(store: Store, part: ArrayPart) -> bool:
 
 
 def read_first(stores: Sequence[Store], known: Iterable[int]) -> list[ArrayPart]:
-    """Return the elements from which a result is computed, and of which an earlier result may replace some.
+    """Return the parts of arrays that a result needs, and that an earlier store may overwrite.
 
     Args:
         stores: the results, in the order in which they are stored.
