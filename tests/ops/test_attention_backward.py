@@ -533,3 +533,17 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(error, match=f"(?s){text}.*") as raised:
         tw.attention_backward(**{**SMALL, **words}, target="reference")
     assert "attention: " not in str(raised.value)
+
+
+@pytest.mark.parametrize(("batches", "rows"), [(2, 0), (0, 3)])
+def test_no_rows_again(batches: int, rows: int) -> None:
+    """Later calls failed if a call had only one launch: arrays of scratch memory had no address."""
+    q, k = np.zeros((batches, 4, rows, 8), np.float32), np.ones((batches, 4, 5, 8), np.float32)
+    lse, sinks = np.zeros(q.shape[:3], np.float32), np.ones(4, np.float32)
+    for words in ({}, {"sinks": sinks, "return_dsinks": True}):
+        for _ in range(3):
+            given = {name: np.full(one.shape, np.nan, np.float32) for name, one in (("dk", k), ("dv", k))}
+            dq, dk, dv, *rest = tw.attention_backward(q, k, k, q, lse, q, **given, **words, target="cpu")
+            assert dq.shape == q.shape
+            assert all(one.shape == k.shape and not one.any() for one in (dk, dv))
+            assert all(one.shape == (4,) and not one.any() for one in rest)

@@ -414,7 +414,10 @@ class LaunchPlan:
         for made, one in zip(prepared, self.launches, strict=True):
             places, offsets = list[int](), list[int]()
             for name, seen in zip(one.names, one.arrays, strict=True):
-                if name == OWN:
+                if name == OWN and len(prepared) == 1:  # scratch memory of one launch is empty: any address
+                    places.append(0)
+                    offsets.append(0)
+                elif name == OWN:
                     places.append(IN_SCRATCH)
                     offsets.append(seen.info.pointer)
                 else:

@@ -341,7 +341,7 @@ class Operation:
             return self.differentiate(*args)
         try:
             return self.run(*args)
-        except LaunchError:
+        except (LaunchError, AttributeError):
             self._check_tensors(args)
             raise
 
