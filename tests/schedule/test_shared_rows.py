@@ -150,6 +150,39 @@ def test_long_rows_under_chosen_schedules(name: str) -> None:
         run(case, "reference", case.kernel.bind(schedule=chosen))
 
 
+@tw.kernel(X="M N", Y="M N", Z="M N", top="M")
+def replaced(X, Y, Z, top):
+    """Each result replaces an array that other results need, and three loops follow each other."""
+    for m, n in tw.tiles(X):
+        x, y, z = X[m, n], Y[m, n], Z[m, n]
+        total = (x * y).sum(axis=1)
+        high = (z + total[:, None]).max(axis=1)
+        count = (x + y + z > high[:, None] - total[:, None]).sum(axis=1).to(tw.f32)
+        X[m, n] = y + total[:, None]
+        Y[m, n] = z - high[:, None] * x
+        Z[m, n] = x + y + count[:, None]
+        top[m] = high
+
+
+@pytest.mark.parametrize(
+    "way", [None, "kept by 4 warps", "kept by 2 warps, two rows", "read again", "kept in parts"]
+)
+def test_results_that_replace_their_inputs(way: str | None) -> None:
+    rng = np.random.default_rng(1)
+    for M, N in ((3, 700), (2, 1), (1, 1000)):
+        x, y, z = rng.integers(-3, 4, (3, M, N)).astype("f4")
+        total = (x * y).sum(1)[:, None]
+        high = (z + total).max(1)[:, None]
+        count = (x + y + z > high - total).sum(1)[:, None]
+        given = x.copy(), y.copy(), z.copy(), poison("f4", M)
+        if way is None:
+            replaced(*given, target="cpu")
+        else:
+            replaced.bind(schedule=WAYS[way])(*given, target="reference")
+        exact = y + total, z - high * x, x + y + count, high[:, 0]
+        assert all((found == one).all() for found, one in zip(given, exact, strict=True))
+
+
 def test_a_dropped_element_is_beyond_the_bound() -> None:
     for name in NAMES:
         case = case_of(name, 5, 700)
@@ -226,8 +259,8 @@ def test_gpus_compile_without_spills(target: str, arch: str) -> None:
         made = case.kernel.compile(**case.arguments(), target=target, arch=arch)
         assert made.schedule is not None
         assert made.schedule.warps[1] > 1
-        assert made.resources.get("spill_store_bytes", 0) <= 8
-        assert made.resources.get("spilled_registers", 0) == 0
+        spilled = "spilled_registers" if target == "hip" else "spill_store_bytes"
+        assert made.resources[spilled] == made.resources["stack_bytes"] == 0
 
 
 def test_sums_of_columns_and_products_are_not_shared() -> None:
