@@ -715,14 +715,14 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           float exp2_2[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) exp2_2[i_4] = fast_exp2(mul_5[i_4]);
-          // 18_loops_with_a_state.py:45 reduction: select_2 = select(equal, 1.0, exp2_2)
-          float select_2[2];
+          // 18_loops_with_a_state.py:45 reduction: keep = select(equal, 1.0, exp2_2)
+          float keep[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) select_2[i_4] = equal[i_4] ? 1.0f : exp2_2[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_6 = mul(total, select_2)
-          float mul_6[2];
+          for (int i_4 = 0; i_4 < 2; ++i_4) keep[i_4] = equal[i_4] ? 1.0f : exp2_2[i_4];
+          // 18_loops_with_a_state.py:45 reduction: term = mul(total, keep)
+          float term[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) mul_6[i_4] = total[i_4] * select_2[i_4];
+          for (int i_4 = 0; i_4 < 2; ++i_4) term[i_4] = total[i_4] * keep[i_4];
           // 18_loops_with_a_state.py:45 reduction: equal_1 = equal(top_2, max_1)
           bool equal_1[2];
           #pragma unroll
@@ -731,26 +731,26 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           float sub_3[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_3[i_4] = top_2[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:46 reduction: mul_7 = mul(sub_3, 1.4426950408889634)
-          float mul_7[2];
+          // 18_loops_with_a_state.py:46 reduction: mul_6 = mul(sub_3, 1.4426950408889634)
+          float mul_6[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) mul_7[i_4] = sub_3[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:46 reduction: exp2_3 = exp2(mul_7)
+          for (int i_4 = 0; i_4 < 2; ++i_4) mul_6[i_4] = sub_3[i_4] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:46 reduction: exp2_3 = exp2(mul_6)
           float exp2_3[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) exp2_3[i_4] = fast_exp2(mul_7[i_4]);
-          // 18_loops_with_a_state.py:45 reduction: select_3 = select(equal_1, 1.0, exp2_3)
-          float select_3[2];
+          for (int i_4 = 0; i_4 < 2; ++i_4) exp2_3[i_4] = fast_exp2(mul_6[i_4]);
+          // 18_loops_with_a_state.py:45 reduction: keep_1 = select(equal_1, 1.0, exp2_3)
+          float keep_1[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) select_3[i_4] = equal_1[i_4] ? 1.0f : exp2_3[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_8 = mul(total_2, select_3)
-          float mul_8[2];
+          for (int i_4 = 0; i_4 < 2; ++i_4) keep_1[i_4] = equal_1[i_4] ? 1.0f : exp2_3[i_4];
+          // 18_loops_with_a_state.py:45 reduction: term_1 = mul(total_2, keep_1)
+          float term_1[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) mul_8[i_4] = total_2[i_4] * select_3[i_4];
-          // 18_loops_with_a_state.py:45 reduction: add_3 = add(mul_6, mul_8)
+          for (int i_4 = 0; i_4 < 2; ++i_4) term_1[i_4] = total_2[i_4] * keep_1[i_4];
+          // 18_loops_with_a_state.py:45 reduction: add_3 = add(term, term_1)
           float add_3[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) add_3[i_4] = mul_6[i_4] + mul_8[i_4];
+          for (int i_4 = 0; i_4 < 2; ++i_4) add_3[i_4] = term[i_4] + term_1[i_4];
           // 18_loops_with_a_state.py:45 reduction: equal_2 = equal(top, max_1)
           bool equal_2[2];
           #pragma unroll
@@ -759,22 +759,22 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           float sub_4[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_4[i_4] = top[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:46 reduction: mul_9 = mul(sub_4, 1.4426950408889634)
-          float mul_9[2];
+          // 18_loops_with_a_state.py:46 reduction: mul_7 = mul(sub_4, 1.4426950408889634)
+          float mul_7[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) mul_9[i_4] = sub_4[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:46 reduction: exp2_4 = exp2(mul_9)
+          for (int i_4 = 0; i_4 < 2; ++i_4) mul_7[i_4] = sub_4[i_4] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:46 reduction: exp2_4 = exp2(mul_7)
           float exp2_4[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) exp2_4[i_4] = fast_exp2(mul_9[i_4]);
-          // 18_loops_with_a_state.py:45 reduction: select_4 = select(equal_2, 1.0, exp2_4)
-          float select_4[2];
+          for (int i_4 = 0; i_4 < 2; ++i_4) exp2_4[i_4] = fast_exp2(mul_7[i_4]);
+          // 18_loops_with_a_state.py:45 reduction: keep_2 = select(equal_2, 1.0, exp2_4)
+          float keep_2[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) select_4[i_4] = equal_2[i_4] ? 1.0f : exp2_4[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_10 = mul(out, select_4)
-          float mul_10[64];
+          for (int i_4 = 0; i_4 < 2; ++i_4) keep_2[i_4] = equal_2[i_4] ? 1.0f : exp2_4[i_4];
+          // 18_loops_with_a_state.py:45 reduction: term_2 = mul(out, keep_2)
+          float term_2[64];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 64; ++i_4) mul_10[i_4] = out[i_4] * select_4[(i_4 / 2) % 2];
+          for (int i_4 = 0; i_4 < 64; ++i_4) term_2[i_4] = out[i_4] * keep_2[(i_4 / 2) % 2];
           // 18_loops_with_a_state.py:45 reduction: equal_3 = equal(top_2, max_1)
           bool equal_3[2];
           #pragma unroll
@@ -783,26 +783,26 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
           float sub_5[2];
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) sub_5[i_4] = top_2[i_4] - max_1_1[i_4];
-          // 18_loops_with_a_state.py:46 reduction: mul_11 = mul(sub_5, 1.4426950408889634)
-          float mul_11[2];
+          // 18_loops_with_a_state.py:46 reduction: mul_8 = mul(sub_5, 1.4426950408889634)
+          float mul_8[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) mul_11[i_4] = sub_5[i_4] * 1.4426950408889634f;
-          // 18_loops_with_a_state.py:46 reduction: exp2_5 = exp2(mul_11)
+          for (int i_4 = 0; i_4 < 2; ++i_4) mul_8[i_4] = sub_5[i_4] * 1.4426950408889634f;
+          // 18_loops_with_a_state.py:46 reduction: exp2_5 = exp2(mul_8)
           float exp2_5[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) exp2_5[i_4] = fast_exp2(mul_11[i_4]);
-          // 18_loops_with_a_state.py:45 reduction: select_5 = select(equal_3, 1.0, exp2_5)
-          float select_5[2];
+          for (int i_4 = 0; i_4 < 2; ++i_4) exp2_5[i_4] = fast_exp2(mul_8[i_4]);
+          // 18_loops_with_a_state.py:45 reduction: keep_3 = select(equal_3, 1.0, exp2_5)
+          float keep_3[2];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 2; ++i_4) select_5[i_4] = equal_3[i_4] ? 1.0f : exp2_5[i_4];
-          // 18_loops_with_a_state.py:45 reduction: mul_12 = mul(out_2, select_5)
-          float mul_12[64];
+          for (int i_4 = 0; i_4 < 2; ++i_4) keep_3[i_4] = equal_3[i_4] ? 1.0f : exp2_5[i_4];
+          // 18_loops_with_a_state.py:45 reduction: term_3 = mul(out_2, keep_3)
+          float term_3[64];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 64; ++i_4) mul_12[i_4] = out_2[i_4] * select_5[(i_4 / 2) % 2];
-          // 18_loops_with_a_state.py:45 reduction: add_4 = add(mul_10, mul_12)
+          for (int i_4 = 0; i_4 < 64; ++i_4) term_3[i_4] = out_2[i_4] * keep_3[(i_4 / 2) % 2];
+          // 18_loops_with_a_state.py:45 reduction: add_4 = add(term_2, term_3)
           float add_4[64];
           #pragma unroll
-          for (int i_4 = 0; i_4 < 64; ++i_4) add_4[i_4] = mul_10[i_4] + mul_12[i_4];
+          for (int i_4 = 0; i_4 < 64; ++i_4) add_4[i_4] = term_2[i_4] + term_3[i_4];
           // 18_loops_with_a_state.py:45 reduction: max_1 -> top
           #pragma unroll
           for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = max_1_1[i_4];
@@ -971,22 +971,22 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
               float sub_6[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_6[i_4] = top[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:46 reduction: mul_13 = mul(sub_6, 1.4426950408889634)
-              float mul_13[2];
+              // 18_loops_with_a_state.py:46 reduction: mul_9 = mul(sub_6, 1.4426950408889634)
+              float mul_9[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) mul_13[i_4] = sub_6[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:46 reduction: exp2_6 = exp2(mul_13)
+              for (int i_4 = 0; i_4 < 2; ++i_4) mul_9[i_4] = sub_6[i_4] * 1.4426950408889634f;
+              // 18_loops_with_a_state.py:46 reduction: exp2_6 = exp2(mul_9)
               float exp2_6[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_6[i_4] = fast_exp2(mul_13[i_4]);
-              // 18_loops_with_a_state.py:45 reduction: select_6 = select(equal_4, 1.0, exp2_6)
-              float select_6[2];
+              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_6[i_4] = fast_exp2(mul_9[i_4]);
+              // 18_loops_with_a_state.py:45 reduction: keep_4 = select(equal_4, 1.0, exp2_6)
+              float keep_4[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) select_6[i_4] = equal_4[i_4] ? 1.0f : exp2_6[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_14 = mul(total, select_6)
-              float mul_14[2];
+              for (int i_4 = 0; i_4 < 2; ++i_4) keep_4[i_4] = equal_4[i_4] ? 1.0f : exp2_6[i_4];
+              // 18_loops_with_a_state.py:45 reduction: term_4 = mul(total, keep_4)
+              float term_4[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) mul_14[i_4] = total[i_4] * select_6[i_4];
+              for (int i_4 = 0; i_4 < 2; ++i_4) term_4[i_4] = total[i_4] * keep_4[i_4];
               // 18_loops_with_a_state.py:45 reduction: equal_5 = equal(top_4, max_2)
               bool equal_5[2];
               #pragma unroll
@@ -995,26 +995,26 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
               float sub_7[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_7[i_4] = top_4[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:46 reduction: mul_15 = mul(sub_7, 1.4426950408889634)
-              float mul_15[2];
+              // 18_loops_with_a_state.py:46 reduction: mul_10 = mul(sub_7, 1.4426950408889634)
+              float mul_10[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) mul_15[i_4] = sub_7[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:46 reduction: exp2_7 = exp2(mul_15)
+              for (int i_4 = 0; i_4 < 2; ++i_4) mul_10[i_4] = sub_7[i_4] * 1.4426950408889634f;
+              // 18_loops_with_a_state.py:46 reduction: exp2_7 = exp2(mul_10)
               float exp2_7[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_7[i_4] = fast_exp2(mul_15[i_4]);
-              // 18_loops_with_a_state.py:45 reduction: select_7 = select(equal_5, 1.0, exp2_7)
-              float select_7[2];
+              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_7[i_4] = fast_exp2(mul_10[i_4]);
+              // 18_loops_with_a_state.py:45 reduction: keep_5 = select(equal_5, 1.0, exp2_7)
+              float keep_5[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) select_7[i_4] = equal_5[i_4] ? 1.0f : exp2_7[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_16 = mul(total_4, select_7)
-              float mul_16[2];
+              for (int i_4 = 0; i_4 < 2; ++i_4) keep_5[i_4] = equal_5[i_4] ? 1.0f : exp2_7[i_4];
+              // 18_loops_with_a_state.py:45 reduction: term_5 = mul(total_4, keep_5)
+              float term_5[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) mul_16[i_4] = total_4[i_4] * select_7[i_4];
-              // 18_loops_with_a_state.py:45 reduction: add_5 = add(mul_14, mul_16)
+              for (int i_4 = 0; i_4 < 2; ++i_4) term_5[i_4] = total_4[i_4] * keep_5[i_4];
+              // 18_loops_with_a_state.py:45 reduction: add_5 = add(term_4, term_5)
               float add_5[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) add_5[i_4] = mul_14[i_4] + mul_16[i_4];
+              for (int i_4 = 0; i_4 < 2; ++i_4) add_5[i_4] = term_4[i_4] + term_5[i_4];
               // 18_loops_with_a_state.py:45 reduction: equal_6 = equal(top, max_2)
               bool equal_6[2];
               #pragma unroll
@@ -1023,22 +1023,22 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
               float sub_8[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_8[i_4] = top[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:46 reduction: mul_17 = mul(sub_8, 1.4426950408889634)
-              float mul_17[2];
+              // 18_loops_with_a_state.py:46 reduction: mul_11 = mul(sub_8, 1.4426950408889634)
+              float mul_11[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) mul_17[i_4] = sub_8[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:46 reduction: exp2_8 = exp2(mul_17)
+              for (int i_4 = 0; i_4 < 2; ++i_4) mul_11[i_4] = sub_8[i_4] * 1.4426950408889634f;
+              // 18_loops_with_a_state.py:46 reduction: exp2_8 = exp2(mul_11)
               float exp2_8[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_8[i_4] = fast_exp2(mul_17[i_4]);
-              // 18_loops_with_a_state.py:45 reduction: select_8 = select(equal_6, 1.0, exp2_8)
-              float select_8[2];
+              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_8[i_4] = fast_exp2(mul_11[i_4]);
+              // 18_loops_with_a_state.py:45 reduction: keep_6 = select(equal_6, 1.0, exp2_8)
+              float keep_6[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) select_8[i_4] = equal_6[i_4] ? 1.0f : exp2_8[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_18 = mul(out, select_8)
-              float mul_18[64];
+              for (int i_4 = 0; i_4 < 2; ++i_4) keep_6[i_4] = equal_6[i_4] ? 1.0f : exp2_8[i_4];
+              // 18_loops_with_a_state.py:45 reduction: term_6 = mul(out, keep_6)
+              float term_6[64];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 64; ++i_4) mul_18[i_4] = out[i_4] * select_8[(i_4 / 2) % 2];
+              for (int i_4 = 0; i_4 < 64; ++i_4) term_6[i_4] = out[i_4] * keep_6[(i_4 / 2) % 2];
               // 18_loops_with_a_state.py:45 reduction: equal_7 = equal(top_4, max_2)
               bool equal_7[2];
               #pragma unroll
@@ -1047,26 +1047,26 @@ extern "C" __global__ void __launch_bounds__(32, 1) attention(
               float sub_9[2];
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) sub_9[i_4] = top_4[i_4] - max_2[i_4];
-              // 18_loops_with_a_state.py:46 reduction: mul_19 = mul(sub_9, 1.4426950408889634)
-              float mul_19[2];
+              // 18_loops_with_a_state.py:46 reduction: mul_12 = mul(sub_9, 1.4426950408889634)
+              float mul_12[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) mul_19[i_4] = sub_9[i_4] * 1.4426950408889634f;
-              // 18_loops_with_a_state.py:46 reduction: exp2_9 = exp2(mul_19)
+              for (int i_4 = 0; i_4 < 2; ++i_4) mul_12[i_4] = sub_9[i_4] * 1.4426950408889634f;
+              // 18_loops_with_a_state.py:46 reduction: exp2_9 = exp2(mul_12)
               float exp2_9[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_9[i_4] = fast_exp2(mul_19[i_4]);
-              // 18_loops_with_a_state.py:45 reduction: select_9 = select(equal_7, 1.0, exp2_9)
-              float select_9[2];
+              for (int i_4 = 0; i_4 < 2; ++i_4) exp2_9[i_4] = fast_exp2(mul_12[i_4]);
+              // 18_loops_with_a_state.py:45 reduction: keep_7 = select(equal_7, 1.0, exp2_9)
+              float keep_7[2];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 2; ++i_4) select_9[i_4] = equal_7[i_4] ? 1.0f : exp2_9[i_4];
-              // 18_loops_with_a_state.py:45 reduction: mul_20 = mul(out_4, select_9)
-              float mul_20[64];
+              for (int i_4 = 0; i_4 < 2; ++i_4) keep_7[i_4] = equal_7[i_4] ? 1.0f : exp2_9[i_4];
+              // 18_loops_with_a_state.py:45 reduction: term_7 = mul(out_4, keep_7)
+              float term_7[64];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 64; ++i_4) mul_20[i_4] = out_4[i_4] * select_9[(i_4 / 2) % 2];
-              // 18_loops_with_a_state.py:45 reduction: add_6 = add(mul_18, mul_20)
+              for (int i_4 = 0; i_4 < 64; ++i_4) term_7[i_4] = out_4[i_4] * keep_7[(i_4 / 2) % 2];
+              // 18_loops_with_a_state.py:45 reduction: add_6 = add(term_6, term_7)
               float add_6[64];
               #pragma unroll
-              for (int i_4 = 0; i_4 < 64; ++i_4) add_6[i_4] = mul_18[i_4] + mul_20[i_4];
+              for (int i_4 = 0; i_4 < 64; ++i_4) add_6[i_4] = term_6[i_4] + term_7[i_4];
               // 18_loops_with_a_state.py:45 reduction: max_2 -> top
               #pragma unroll
               for (int i_4 = 0; i_4 < 2; ++i_4) top[i_4] = max_2[i_4];
