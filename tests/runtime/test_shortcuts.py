@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -139,8 +141,8 @@ def test_columns_have_shortcuts_whatever_their_stride_across_one_element() -> No
         assert close(made, a, b)
 
 
-def test_long_and_short_launches_do_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated call asks whether its launch is short; reading the settings takes tens of microseconds."""
+def test_launches_that_other_threads_share_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated call asks this, so that it reads no environment, which takes tens of microseconds."""
 
     def refused() -> None:
         raise AssertionError("the environment was read")
@@ -148,11 +150,91 @@ def test_long_and_short_launches_do_not_read_the_environment(monkeypatch: pytest
     launcher = object.__new__(workers.Launcher)
     monkeypatch.setattr(workers, "INLINE_NS", 1000.0)
     monkeypatch.setattr(workers, "settings", refused)
-    for block_ns, is_short in ((1.0, True), (1e9, False), (float("inf"), False)):
-        launcher._block_ns = block_ns
-        assert [launcher.is_short(blocks) for blocks in (1, 8)] == [is_short] * 2
-    launcher._block_ns = 2 * workers.INLINE_NS  # only a launch of one block has no other threads
-    assert launcher.is_short(1)
+    for threads in (1, 2):
+        monkeypatch.setattr(workers._shared, "threads", threads)
+        for block_ns, of_eight in ((1.0, True), (1e9, threads == 1), (float("inf"), threads == 1)):
+            launcher._block_ns = block_ns
+            assert [launcher.stays(blocks) for blocks in (1, 8)] == [True, of_eight]
+
+
+@pytest.fixture
+def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every launch counts as long, so that it releases the interpreter's lock."""
+    monkeypatch.setattr(workers, "LOCKED_NS", -1)
+
+
+def test_one_launch_at_a_time_runs_without_the_lock(unlocked: None) -> None:
+    """Meanwhile others take the ordinary path: their scratch memory is another one."""
+    a, b = matrices(9, 7, 5)
+    out = np.empty((9, 7), np.float32)
+    tw.matmul(a, b), tw.matmul(a, b, out)
+    guard = workers._shared.is_unlocked
+    assert known(a, b, out) is out
+    assert guard.value == 0
+    before = sys.getrefcount(out), sys.getrefcount(out.dtype), sys.getrefcount(None)
+    guard.value = 1
+    try:
+        for _ in range(100):
+            assert known(a, b) is None
+            assert known(a, b, out) is None
+        assert close(tw.matmul(a, b), a, b)
+    finally:
+        guard.value = 0
+    now = sys.getrefcount(out), sys.getrefcount(out.dtype), sys.getrefcount(None)
+    assert all(abs(one - other) < 10 for one, other in zip(before, now, strict=True))
+    assert close(known(a, b), a, b)
+
+
+def test_a_forked_child_has_the_memory() -> None:
+    shared = workers._Shared()
+    shared.is_unlocked.value = 1
+    shared.renew()
+    assert shared.is_unlocked.value == 0
+
+
+def test_other_threads_run_during_a_long_launch(unlocked: None) -> None:
+    """No thread is asked for the lock, so another one runs only if a launch releases it."""
+    a, b = matrices(8, 512, 512)
+    tw.matmul(a, b)
+    assert known(a, b) is not None
+    begun, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.wait()
+        ended.set()
+
+    other, interval = threading.Thread(target=wait), sys.getswitchinterval()
+    other.start()
+    sys.setswitchinterval(1000.0)
+    try:
+        begun.set()
+        turns = 0
+        while not ended.is_set() and turns < 1_000_000:
+            assert known(a, b) is not None
+            turns += 1
+        assert ended.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
+
+
+def test_many_threads_have_their_own_products(unlocked: None) -> None:
+    pairs = [matrices(8, 256, 256, seed) for seed in range(6)]
+    for _ in range(2):
+        tw.matmul(*pairs[0])
+    taken = []
+
+    def multiply(a: Array, b: Array) -> bool:
+        right = []
+        for _ in range(50):
+            found = known(a, b)
+            taken.append(found is not None)
+            right.append(close(tw.matmul(a, b) if found is None else found, a, b))
+        return all(right)
+
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        assert all(pool.map(multiply, *zip(*pairs, strict=True)))
+    assert any(taken)
 
 
 def test_arrays_that_are_reshaped_in_place_are_others() -> None:
@@ -305,11 +387,11 @@ def test_tables_of_many_texts_begin_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(found) >= len(ways)
 
 
-def test_launches_that_take_long_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "INLINE_NS", -1)
+def test_launches_that_other_threads_share_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers.Launcher, "stays", lambda self, blocks: False)
     a, b = matrices(8, 8, 8)
     for _ in range(3):
-        tw.matmul(a, b)
+        assert close(tw.matmul(a, b), a, b)
     assert known(a, b) is None
 
 

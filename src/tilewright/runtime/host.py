@@ -134,13 +134,13 @@ class PreparedCpu:
     def inline(self, numbers: Sequence[Any]) -> InlineLaunch | None:
         """Return the launch for code without Python, with its own argument buffer.
 
-        None if the launch is too long for the caller's thread, or needs cleared memory.
+        None if other threads would share the launch, or if it needs cleared memory.
 
         Args:
             numbers: the scalar arguments of all launches.
         """
         offsets = dict(self._layout.tensors)
-        if not self._launcher.is_short(self._blocks) or len(offsets) < self._arrays:
+        if not self._launcher.stays(self._blocks) or len(offsets) < self._arrays:
             return None
         buffer = self._new_buffer()
         arguments = (*[None] * self._arrays, *numbers)
@@ -148,7 +148,7 @@ class PreparedCpu:
         if buffer.zeroes or not are_given or waits(self.executable.kernel):
             return None
         buffer.write_more(arguments)
-        scratch = Scratch(self._launcher.scratch_bytes)
+        scratch, guard = self._launcher.inline_scratch(self._blocks)
         used = (ctypes.c_char * 1).from_buffer(self._used)
         return InlineLaunch(
             self,
@@ -157,8 +157,9 @@ class PreparedCpu:
             scratch.address,
             self._blocks,
             ctypes.addressof(used),
+            0 if guard is None else ctypes.addressof(guard),
             tuple(offsets[at] for at in range(self._arrays)),
-            (buffer, scratch, used),
+            (buffer, scratch, used, guard),
         )
 
     def image(self, arguments: Sequence[Any]) -> LaunchImage:

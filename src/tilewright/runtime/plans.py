@@ -118,9 +118,9 @@ class Plans(Generic[KeptType]):
 #
 # A launch that takes a microsecond ends before Python code could read the metadata of its arrays. A shortcut
 # is a method in compiled code. It reads the metadata from NumPy's objects, finds the launch for them, makes
-# the output if none is given, and runs all blocks on the caller's thread. It holds the interpreter's lock
-# meanwhile, so only short launches have a shortcut. For all other calls it returns None, and the caller
-# takes the ordinary path.
+# the output if none is given, and runs all blocks on the caller's thread. A long launch releases the
+# interpreter's lock meanwhile. For all other calls the method returns None, and the caller takes the
+# ordinary path.
 
 MOST_SHORTCUTS = 256
 """Launches in one table; a further one starts a new table."""

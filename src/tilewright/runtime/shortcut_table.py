@@ -67,6 +67,8 @@ class InlineLaunch:
         scratch: scratch memory.
         blocks: number of blocks.
         used: a byte that a launch sets.
+        guard: a word that is not 0 while a launch runs without the interpreter's lock; 0: the launch holds
+            the lock.
         offsets: offset of each array's address in the argument buffer.
         holds: objects that own the memory at the addresses.
     """
@@ -77,6 +79,7 @@ class InlineLaunch:
     scratch: int
     blocks: int
     used: int
+    guard: int
     offsets: tuple[int, ...]
     holds: object
 
@@ -109,6 +112,7 @@ class ShortcutTable:
             id(None),
             id(np.empty),
             *(_address(function) for function in (api.Py_IncRef, api.Py_DecRef, api.PyObject_Call)),
+            *(_address(function) for function in (api.PyEval_SaveThread, api.PyEval_RestoreThread)),
             _SLOTS - 1,
             _data(self._slots),
         )
@@ -140,7 +144,7 @@ class ShortcutTable:
         made = (arrays[-1].shape, arrays[-1].dtype)
         sizes = [np.array((*array.shape, *array.strides), _WORD) for array in arrays]
         words = [self._hash(arrays[:given]), given, int(fresh), launch.entry, launch.arguments]
-        words += [launch.scratch, launch.blocks, launch.used, id(made)]
+        words += [launch.scratch, launch.blocks, launch.used, launch.guard, id(made)]
         stores = np.array([(to, *one) for to, one in zip(launch.offsets, addresses, strict=True)], _WORD)
         words += [len(stores), _data(stores)]
         for array, each in zip(arrays, sizes, strict=True):
@@ -263,6 +267,7 @@ struct Plan {
   void* scratch;
   Word blocks;
   char* used;
+  Word* guard;  // not 0 while a launch runs without the interpreter's lock; null: the launch holds it
   Object* shape_and_element;  // the arguments that NumPy makes an empty array from
   Word stored;                // addresses in the arguments
   const Store* stores;
@@ -276,6 +281,8 @@ struct Table {
   void (*keep)(Object*);
   void (*drop)(Object*);
   Object* (*call)(Object* function, Object* arguments, Object* named);
+  void* (*release)(void);  // the interpreter's lock
+  void (*take)(void*);
   Word mask;      // slots - 1, a power of two less one
   Plan** plans;   // open addressing; null: empty slot
 };
@@ -360,12 +367,24 @@ Object* tilewright_shortcut(Object* self, Object* const* given, Word count) {
   } else if (!is_apart(plan, arrays)) {
     return kept(table, table->none);
   }
+  if (plan->guard != nullptr && *plan->guard) {  // another launch has the memory
+    if (plan->made) table->drop(arrays[count]);
+    return kept(table, table->none);
+  }
   const Word last = count - 1 + plan->made;
   for (const Store* store = plan->stores; store < plan->stores + plan->stored; ++store)
     *(char**)(plan->arguments + store->argument) = ((Array*)arrays[store->array])->data + store->offset;
   Word board[4] = {0, 0, 0, 0};
   *plan->used = 1;
-  plan->entry(plan->arguments, board, plan->scratch, plan->blocks);
+  if (plan->guard == nullptr) {
+    plan->entry(plan->arguments, board, plan->scratch, plan->blocks);
+  } else {
+    *plan->guard = 1;
+    void* const thread = table->release();
+    plan->entry(plan->arguments, board, plan->scratch, plan->blocks);
+    table->take(thread);
+    *plan->guard = 0;
+  }
   return plan->made ? arrays[last] : kept(table, arrays[last]);
 }
 """

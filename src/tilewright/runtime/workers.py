@@ -31,9 +31,9 @@ from tilewright.runtime.libraries import Library
 INLINE_NS = 25_000
 """A launch that takes less time than this on one thread stays on the caller's thread."""
 
-ALONE = 4
-"""Factor of `INLINE_NS` if no other thread could share a launch. With a shortcut it holds the interpreter's
-lock meanwhile, for a fiftieth of the time after which Python's threads take turns."""
+LOCKED_NS = 100_000
+"""A launch by compiled code holds the interpreter's lock if it takes less time than this: a fiftieth of the
+time after which Python's threads take turns."""
 
 _HUGE = 2 << 20
 # By default, Python would share the memory with forked children.
@@ -159,11 +159,15 @@ class _Shared:
     """
 
     def __init__(self) -> None:
+        self.is_unlocked = ctypes.c_longlong(0)
+        """Whether compiled code runs a launch without the interpreter's lock."""
+        self._unlocked = Scratch(1)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Forget the pool in a forked child, which does not have its threads."""
+        self.is_unlocked.value = 0
         self.pool: Pool | None = None
         self.threads = 0  # 0: not read from the environment yet
         self.benches: list[_Bench] = []
@@ -176,6 +180,12 @@ class _Shared:
             return None
         pool = self.pool or self._open(library)
         return pool if pool is not None and self.taken.setdefault("by", launch) is launch else None
+
+    def unlocked_scratch(self, size_bytes: int) -> Scratch:
+        """Return scratch memory for launches without the interpreter's lock."""
+        if self._unlocked.size_bytes < size_bytes:
+            self._unlocked = Scratch(max(size_bytes, 2 * self._unlocked.size_bytes))
+        return self._unlocked
 
     def _open(self, library: Library) -> Pool | None:
         """Make the pool; None if it has one thread, or another thread is making it."""
@@ -220,12 +230,19 @@ class Launcher:
         self.scratch_bytes = max(scratch_bytes, 1)
         self._block_ns = float("inf")
 
-    def is_short(self, blocks: int) -> bool:
-        """Return whether blocks are short on the caller's thread, by the time of the last launch."""
-        took = blocks * self._block_ns
-        if took <= INLINE_NS or took > INLINE_NS * ALONE:  # without the environment, which takes long to read
-            return took <= INLINE_NS
-        return blocks == 1 or (_shared.threads or settings().threads) == 1
+    def stays(self, blocks: int) -> bool:
+        """Return whether a launch stays on the caller's thread, by the time of the last one."""
+        return blocks == 1 or blocks * self._block_ns <= INLINE_NS or _shared.threads == 1
+
+    def inline_scratch(self, blocks: int) -> tuple[Scratch, ctypes.c_longlong | None]:
+        """Return scratch memory for a launch by compiled code, and the word that guards it.
+
+        A launch that may take long releases the interpreter's lock, and sets the word meanwhile. All such
+        launches share memory, and only one runs at a time. Without a word, the launch holds the lock.
+        """
+        if blocks * self._block_ns <= LOCKED_NS:
+            return Scratch(self.scratch_bytes), None
+        return _shared.unlocked_scratch(self.scratch_bytes), _shared.is_unlocked
 
     def launch(self, arguments: int, blocks: int) -> int:
         """Run all blocks and return when they are done; any number of threads may call it at once.
