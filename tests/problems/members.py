@@ -15,6 +15,7 @@ from tilewright.targets.target import REFERENCE
 
 from . import (
     attention_problems,
+    complex_kernels,
     complex_problems,
     einsum_problems,
     elementwise_problems,
@@ -66,6 +67,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "prefix sums": elementwise_problems.scanned,
     "rows added in order": elementwise_problems.in_order,
     "random kernels": random_kernels.carried_out,
+    "random complex kernels": complex_kernels.carried_out,
     "products that wait for shards": rank_problems.ranks,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""

@@ -9,6 +9,7 @@ state and may store in each step, whole rows that are reduced, a flow without a 
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.targets.hip.machine import ARCHS, machines
 import tilewright as tw
 
 from .drafts import LARGEST, NARROW, POISON, Drawn, Numbers, replace_text
+from .drafts import Draft as BaseDraft
 from .drawing import placed
 from .placing import Placed
 from .random_forms import Forms
@@ -223,7 +225,13 @@ def carried_out(number: int, target: str) -> str:
     return wrong
 
 
-def outcome(number: int, target: str, gpu: str = "", factor: int = 1) -> tuple[str, str]:
+def outcome(
+    number: int,
+    target: str,
+    gpu: str = "",
+    factor: int = 1,
+    drawn: Callable[[int, str], BaseDraft] = drafted,
+) -> tuple[str, str]:
     """Compute a random kernel.
 
     Args:
@@ -231,11 +239,12 @@ def outcome(number: int, target: str, gpu: str = "", factor: int = 1) -> tuple[s
         target: where.
         gpu: architecture of a GPU whose chosen schedule the kernel has; empty: the target's own choice.
         factor: the schedule is the choice for so many times larger extents.
+        drawn: draws the kernel.
 
     Returns:
         What is wrong, and why the kernel is refused; empty if nothing is wrong, and if it is not refused.
     """
-    draft = drafted(number, target)
+    draft = drawn(number, target)
     text, name = draft.text(), f"<random kernel {number} on {target}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     space: dict[str, Any] = {"tw": tw}
@@ -270,7 +279,7 @@ def outcome(number: int, target: str, gpu: str = "", factor: int = 1) -> tuple[s
     for one, (_, right) in draft.results.items():
         found = there[one].fetched()
         right = np.where(right == POISON, 2.0 * NARROW, right) if found.dtype.itemsize == 2 else right
-        off = np.abs(found.astype(np.float64) - right)
+        off = np.abs(found.astype(np.result_type(found.dtype, np.float64)) - right)
         if (wrong := ~(off <= draft.bounds.get(one, 0.0))).any():
             at = tuple(np.argwhere(wrong)[0].tolist())
             count = f"{np.count_nonzero(wrong)} of {right.size}"
@@ -281,7 +290,7 @@ def outcome(number: int, target: str, gpu: str = "", factor: int = 1) -> tuple[s
     return "", ""
 
 
-def _large(draft: Draft, arguments: dict[str, Any], factor: int) -> dict[str, Any]:
+def _large(draft: BaseDraft, arguments: dict[str, Any], factor: int) -> dict[str, Any]:
     """Arrays with larger extents, and the order of the arguments."""
     made = {}
     for name, array in arguments.items():
@@ -291,7 +300,7 @@ def _large(draft: Draft, arguments: dict[str, Any], factor: int) -> dict[str, An
     return made
 
 
-def _arrays(draft: Draft) -> list[tuple[str, str, Numbers, tuple[Any, ...]]]:
+def _arrays(draft: BaseDraft) -> list[tuple[str, str, Numbers, tuple[Any, ...]]]:
     """Name, dtype, elements and layout of each array."""
     made: list[tuple[str, str, Numbers, tuple[Any, ...]]] = []
     for name, (kind, _, elements) in draft.given.items():

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from . import random_kernels
+from . import complex_kernels, random_kernels
 from .random_kernels import GPUS, drafted, outcome
 
 FIRST = {"reference": 1000, "cpu": 2000} | {gpu: 3000 + 100 * at for at, gpu in enumerate(GPUS)}
@@ -40,6 +40,23 @@ WORDS = (
 )
 """What the text of some kernels contains."""
 
+COMPLEX_WORDS = (
+    *(
+        ".conj()",
+        ".real",
+        ".imag",
+        "1j *",
+        "(2 - 1j)",
+        "tw.where(",
+        "acc -=",
+        "acc +=",
+        "t.assign",
+        "batch=1",
+    ),
+    *("tw.c128", "::-1]", "[rows_m[m], ", ".sum(axis=1)", ".T"),
+)
+"""What the text of some complex kernels contains."""
+
 
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize(("target", "count"), [("reference", 12), ("cpu", 2)])
@@ -48,6 +65,32 @@ def test_random_kernels(target: str, count: int, part: int) -> None:
     first = FIRST[target] + part * count
     found = {number: outcome(number, target) for number in range(first, first + count)}
     assert {number: one for number, one in found.items() if one != ("", "")} == {}
+
+
+@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize(("target", "count"), [("reference", 8), ("cpu", 2)])
+def test_random_complex_kernels(target: str, count: int, part: int) -> None:
+    """No result is wrong, and every kernel is computed, by the reference also under schedules of GPUs."""
+    numbers = range(part * count, (part + 1) * count)
+    gpus = ("", GPUS[part]) if target == "reference" else ("",)
+    drawn = complex_kernels.drafted
+    found = {(number, gpu): outcome(number, target, gpu, drawn=drawn) for number in numbers for gpu in gpus}
+    assert {number: one for number, one in found.items() if one != ("", "")} == {}
+
+
+def test_every_complex_form_is_drawn_and_its_numbers_are_exact() -> None:
+    seen = set[str]()
+    for number in range(200):
+        draft = complex_kernels.drafted(number, "cpu")
+        text = draft.text()
+        seen |= set(draft.results) | {word for word in COMPLEX_WORDS if word in text}
+        for kind, _, elements in draft.given.values():
+            assert np.iscomplexobj(elements) == (kind in complex_kernels.KINDS)
+        for name, (_, elements) in draft.results.items():
+            assert np.iscomplexobj(elements) == (draft.kinds[name] in complex_kernels.KINDS)
+            for part in (elements.real, elements.imag):
+                assert (part == part.astype(np.float32)).all()
+    assert seen >= {"C", "rows", *COMPLEX_WORDS}
 
 
 @pytest.mark.parametrize("gpu", GPUS)
