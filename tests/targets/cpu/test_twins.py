@@ -17,6 +17,7 @@ from .test_vector_code import loops, vectorised
 pytestmark = pytest.mark.in_turns(3)
 
 M, N, K = 37, 50, 41
+BLOCKS = native.host_arch() in ("x86-64-v3", "x86-64-v4")
 
 
 def drawn(rows: int, columns: int, seed: int) -> np.ndarray:
@@ -44,7 +45,13 @@ def swapped(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return other.imag, other.real
 
 
-LIES = {"whole": lambda whole: whole, "parts": parts, "apart": apart, "swapped": swapped}
+LIES = {
+    "whole": lambda whole: whole,
+    "turned": np.asfortranarray,
+    "parts": parts,
+    "apart": apart,
+    "swapped": swapped,
+}
 
 
 @pytest.mark.parametrize("lies", LIES)
@@ -53,16 +60,16 @@ def test_parts_are_right_however_they_lie(lies: str) -> None:
     place: Any = LIES[lies]
     out = place(np.full((M, N), np.nan + 1j * np.nan, np.complex64))
     made = tw.complex_matmul(place(A), place(B), out=out, target="cpu")
-    re, im = parts(made) if lies == "whole" else made
+    re, im = made if isinstance(made, tuple) else parts(made)
     assert np.array_equal(re + 1j * im, A @ B)
     made = tw.complex_matmul(place(A), place(B), place(A @ B), beta=-1, target="cpu")
-    re, im = parts(made) if lies == "whole" else made
+    re, im = made if isinstance(made, tuple) else parts(made)
     assert not np.any(re)
     assert not np.any(im)
     for rows in (A[:1], A[:3]):
         for right in (B, np.asfortranarray(B)):
             made = tw.complex_matmul(place(rows), place(right), target="cpu")
-            re, im = parts(made) if lies == "whole" else made
+            re, im = made if isinstance(made, tuple) else parts(made)
             assert np.array_equal(re + 1j * im, rows @ B)
 
 
@@ -73,6 +80,28 @@ def test_parts_that_begin_side_by_side_in_rows_of_unlike_lengths_are_apart() -> 
     im = view(room[1:], (M, K), (2 * (K + 1) * step, 2 * step))
     found = tw.complex_matmul((re, im), parts(B), target="cpu")
     assert np.array_equal(found[0] + 1j * found[1], (re + 1j * im) @ B)
+
+
+EXTENTS = [(5, 33, 40), (37, 29, 43), (64, 100, 9), (13, 8, 130), (70, 65, 129), (8, 40, 200)]
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128])
+@pytest.mark.parametrize("sizes", EXTENTS)
+def test_pairs_along_the_other_axis_are_transposed_in_registers(
+    sizes: tuple[int, int, int], kind: type
+) -> None:
+    """A and B along K, and a result along M, in tiles that end inside of blocks."""
+    m, n, k = sizes
+    a, b = drawn(m, k, m).astype(kind), drawn(n, k, n).astype(kind).T
+    room = np.full((n + 3, m + 5), np.nan + 1j * np.nan, kind)
+    out = room.T[2 : m + 2, 1 : n + 1]
+    (ran,) = plan_complex({"a": a, "b": b, "c": None, "out": out}, ComplexWanted(target="cpu")).run()
+    assert ran.target == "cpu"
+    assert np.array_equal(out, a @ b)
+    assert np.count_nonzero(np.isnan(room)) == room.size - out.size
+    if BLOCKS:
+        assert "transpose_pairs_from_memory(" in ran.source
+        assert "transpose_pairs_to_memory(" in ran.source
 
 
 @tw.kernel(X="M K", Y="M K", B="N K", C="M N", D="R N")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from tilewright.dtypes import DType
@@ -17,7 +18,7 @@ from tilewright.targets.cpu.copying import ZERO, Copying
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_panels import emit_decoded
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, SELF, CopySide, CpuEmitter, literal
-from tilewright.targets.cpu.loops import PAIR, coalesced, in_pairs, nest
+from tilewright.targets.cpu.loops import PAIR, blocks_of_pairs, coalesced, in_pairs, nest
 from tilewright.targets.cpu.multiply import CompoundOp
 from tilewright.targets.statements import Code, call, code, joined, named
 from tilewright.views.transforms import Slice
@@ -109,17 +110,32 @@ def _twins(first: Copy, second: Copy, kernel: Kernel) -> Twins | None:
     )
 
 
-def step_of(sides: tuple[CopySide, CopySide], far: int) -> Sym | None:
-    """Return the stride along the innermost loop of a copy; None if it is known before the launch.
+def steps_of(emitter: CpuEmitter, sides: tuple[CopySide, CopySide], far: int) -> list[Sym]:
+    """Return the strides that may be those of pairs: along the innermost loop, and along another one.
+
+    Those along another loop are left out if pairs along it are not transposed in registers, or if a stride is
+    known before the launch.
 
     Args:
+        emitter: where the text goes.
         sides: source and target.
         far: index of the side that is not in the thread's own memory.
     """
     views = coalesced((sides[0].view, sides[1].view))
     shape = [extent for extent in views[1].shape if isinstance(extent, int)]
-    found = in_pairs(nest(shape, views, (TRUE, TRUE), str, far))
-    return None if found is None else found[0]
+    loops = nest(shape, views, (TRUE, TRUE), str, far)
+    found = in_pairs(loops)
+    if found is None:
+        return []
+    made = [found[0]]
+    for axis in loops.axes[:-1]:
+        step = loops.stride(far, axis)
+        if isinstance(step, Sym) and step not in made:
+            offsets = tuple(expand(substitute(offset, {step: PAIR})) for offset in loops.offsets)
+            pair_bytes = PAIR * sides[far].dtype.bytes
+            if blocks_of_pairs(replace(loops, offsets=offsets), emitter.arch.vector_bytes, pair_bytes):
+                made.append(step)
+    return made
 
 
 # ----------------------------------------------------------------
@@ -354,30 +370,33 @@ def _copy(emitter: CpuEmitter, op: Copy, source: CopySide, target: CopySide) -> 
 
 
 def _copy_twins(emitter: CpuEmitter, op: Twins, sides: Sequence[tuple[CopySide, CopySide]]) -> None:
-    """Write both copies: as one loop for interleaved arrays, else one after the other."""
+    """Write both copies: as one for interleaved arrays, else one after the other."""
     far = 1 if sides[0][0].is_scratch else 0
-    found = step_of(sides[0], far)
     # The tile of one array may end before that of the other.
     alike = sides[0][1 - far].view == sides[1][1 - far].view
-    if found is None or not alike:
-        for one, (source, target) in zip(op.copies, sides, strict=True):
-            _copy(emitter, one, source, target)
-        return
+    steps = steps_of(emitter, sides[0], far) if alike else []
     interleaved = [code("{} == {} + 1", sides[1][far].name, sides[0][far].name)]
     interleaved += [code("{} == {}", emitter.spell(one), emitter.spell(other)) for one, other in op.steps]
-    interleaved.append(code("{} == {}", emitter.spell(found), PAIR))
-    with emitter.branch(joined(" && ", interleaved)):
-        both = [*sides[0]]
-        view = both[far].view
-        both[far] = replace(both[far], view=replace(view, offset=substitute(view.offset, {found: PAIR})))
-        with emitter.indented():
-            outside = _outside(emitter, op.copies[0])
-            Copying(emitter, both[0], both[1], outside, twin=sides[1][1 - far].name).emit()
-    with emitter.otherwise():
+    with ExitStack() as stack:
+        for step in steps:
+            known = [*interleaved, code("{} == {}", emitter.spell(step), PAIR)]
+            with emitter.branch(joined(" && ", known)):
+                both = [*sides[0]]
+                view = both[far].view
+                both[far] = replace(
+                    both[far], view=replace(view, offset=substitute(view.offset, {step: PAIR}))
+                )
+                with emitter.indented():
+                    outside = _outside(emitter, op.copies[0])
+                    Copying(emitter, both[0], both[1], outside, twin=sides[1][1 - far].name).emit()
+            stack.enter_context(emitter.otherwise())
         for one, (source, target) in zip(op.copies, sides, strict=True):
             _copy(emitter, one, source, target)
-            how = emitter.accesses[one, one.location]
-            emitter.accesses[one, one.location] = how._replace(how=f"{how.how}; both parts of a pair at once")
+            if steps:
+                how = emitter.accesses[one, one.location]
+                emitter.accesses[one, one.location] = how._replace(
+                    how=f"{how.how}; both parts of a pair at once"
+                )
 
 
 def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:

@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from tilewright.dtypes import DType, f32, f64
 from tilewright.symbolic.expr import add, all_of, expand, less, maximum, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, split_elements, substitute, symbols, with_elements
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.emitter import CopySide, CpuEmitter
+from tilewright.targets.cpu.emitter import SELF, CopySide, CpuEmitter
 from tilewright.targets.cpu.loops import (
     PAIR,
     Axis,
     Edges,
     Nest,
     Runs,
+    blocks_of_pairs,
     coalesced,
     edges,
     freedom,
@@ -27,7 +29,16 @@ from tilewright.targets.cpu.loops import (
     nest,
     runs,
 )
-from tilewright.targets.cpu.vector_moves import ask_ahead, blocks, emit_widened, run_copy, transposition
+from tilewright.targets.cpu.vector_moves import (
+    ask_ahead,
+    blocks,
+    emit_widened,
+    exchanged,
+    load_part,
+    run_copy,
+    store_part,
+    transposition,
+)
 from tilewright.targets.rules import CopySpelling
 from tilewright.targets.statements import (
     Arm,
@@ -384,11 +395,27 @@ class Copying:
         Returns:
             The side of a block; 0 if nothing was copied.
         """
-        found = blocks(loops, (self.source, self.target), self.emitter.arch.vector_bytes)
-        if found is None or not self._is_independent() or self.twin is not None:
+        sides = self.source, self.target
+        if not self._is_independent():
             return 0
-        (along, across), lanes, (from_row, to_row) = found
-        name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
+        if self.twin is not None:
+            dtype = self.source.dtype
+            pairs = blocks_of_pairs(loops, self.emitter.arch.vector_bytes, PAIR * dtype.bytes)
+            if pairs is None or dtype not in (f32, f64) or dtype != self.target.dtype:
+                return 0
+            along, across, lanes = pairs.along, pairs.across, pairs.lanes
+            name = transposition_of_pairs(self.emitter, dtype, lanes, is_stored=pairs.pairs == 1)
+            of_side = {
+                pairs.pairs: ([sides[pairs.pairs].name], pairs.row_step),
+                1 - pairs.pairs: ([sides[1 - pairs.pairs].name, self.twin], pairs.step),
+            }
+        else:
+            found = blocks(loops, sides, self.emitter.arch.vector_bytes)
+            if found is None:
+                return 0
+            (along, across), lanes, steps = found
+            name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
+            of_side = {at: ([side.name], steps[at]) for at, side in enumerate(sides)}
         with ExitStack() as stack:
             for axis in loops.axes:
                 if axis not in (along, across):
@@ -402,8 +429,86 @@ class Copying:
             ]
             ask_ahead(self.emitter, self.source, loops.offsets[0], (along, across), lanes)
             places: list[Code] = []
-            for at, side, step in ((1, self.target, to_row), (0, self.source, from_row)):
-                start = code("{} + {}", side.name, self.emitter.spell(loops.offsets[at]))
-                places += [start, self.emitter.spell(step)]
+            for at in (1, 0):
+                offset, (names, step) = self.emitter.spell(loops.offsets[at]), of_side[at]
+                places += [code("{} + {}", name, offset) for name in names]
+                places.append(self.emitter.spell(step))
             self.emitter.do(call(name, *places, *counts))
         return lanes
+
+
+def transposition_of_pairs(emitter: CpuEmitter, dtype: DType, lanes: int, *, is_stored: bool) -> Code:
+    """Return the function that moves a block of ``lanes`` x ``lanes`` pairs, or part of one.
+
+    The parts of pairs lie in two arrays, which are contiguous along the other axis than the pairs.
+    ``first[j * step + i]`` and ``second[j * step + i]`` are the parts of the pair at
+    ``pairs + i * row_step + 2 * j``, for ``i < rows`` and ``j < columns``.
+
+    Args:
+        emitter: where the text goes.
+        dtype: the dtype of the parts.
+        lanes: the side of a block.
+        is_stored: whether the pairs are the target.
+    """
+    real, size = STORAGE[dtype.name], dtype.bytes
+    each = [f"  UNROLL for (Index {at} = 0; {at} < {lanes}; ++{at})" for at in "ij"]
+    if is_stored:
+        arguments = f"{real}* pairs, Index row_step, const {real}* first, const {real}* second, Index step"
+        relation, store = "=", store_part(emitter, dtype, 2 * lanes)
+        moved = "pairs[i * row_step + 2 * j{0}] = {1}[j * step + i];"
+        order = ", ".join(f"{lane}, {lanes + lane}" for lane in range(lanes))
+        load = f"""\
+{each[1]}
+    if (j < columns) {{
+      const part one = *(const part*)(first + j * step), other = *(const part*)(second + j * step);
+      row[j] = __builtin_shufflevector(one, other, {order});
+    }}"""
+        stored = f"""\
+{each[0]}
+    if (i < rows) {{
+      if (columns >= {lanes}) *(vector*)(pairs + i * row_step) = row[i];
+      else {store}(pairs + i * row_step, row[i], 2 * columns);
+    }}"""
+    else:
+        arguments = f"{real}* first, {real}* second, Index step, const {real}* pairs, Index row_step"
+        relation, store = "->", store_part(emitter, dtype, lanes)
+        moved = "{1}[j * step + i] = pairs[i * row_step + 2 * j{0}];"
+        low, high = (", ".join(map(str, range(first, 2 * lanes, 2))) for first in (0, 1))
+        load = f"""\
+{each[0]}
+    if (i < rows)
+      row[i] = columns >= {lanes} ? *(const vector*)(pairs + i * row_step)
+        : {load_part(emitter, dtype, 2 * lanes)}<vector>(pairs + i * row_step, 2 * columns);"""
+        stored = f"""\
+{each[1]}
+    if (j < columns) {{
+      const part one = __builtin_shufflevector(row[j], row[j], {low});
+      const part other = __builtin_shufflevector(row[j], row[j], {high});
+      if (rows >= {lanes}) {{
+        *(part*)(first + j * step) = one;
+        *(part*)(second + j * step) = other;
+      }} else {{
+        {store}(first + j * step, one, rows);
+        {store}(second + j * step, other, rows);
+      }}
+    }}"""
+    text = f"""\
+// pairs[i * row_step + 2 * j + (0, 1)] {relation} (first, second)[j * step + i] for i < rows, j < columns
+static void {SELF}({arguments},
+    Index rows, Index columns) {{
+  typedef {real} part __attribute__((vector_size({lanes * size}), aligned({size})));
+  typedef {real} vector __attribute__((vector_size({2 * lanes * size}), aligned({size})));
+  if (rows * columns <= {lanes}) {{
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) {{
+        {moved.format("", "first")}
+        {moved.format(" + 1", "second")}
+      }}
+    return;
+  }}
+  vector row[{lanes}]{{}};
+{load}
+{chr(10).join(exchanged(lanes, 2 * size, parts=2))}
+{stored}
+}}"""
+    return emitter.function(f"transpose_pairs_{'to' if is_stored else 'from'}_memory", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import NamedTuple
 
 from tilewright.dtypes import DType
 from tilewright.symbolic.expr import add, all_of, ceil_div, expand, floordiv, minimum, mul
@@ -16,6 +17,9 @@ from tilewright.views.view import View
 
 PAIR = 2
 """Stride of the real parts, and of the imaginary parts, of interleaved complex numbers."""
+
+LEAST_BLOCK_BYTES = 32
+"""Least bytes of a row of pairs that are transposed in registers."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,51 @@ def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
         return None
     offsets = tuple(substitute(offset, {unknown[0]: PAIR}) for offset in loops.offsets)
     return unknown[0], replace(loops, offsets=offsets)
+
+
+class PairBlocks(NamedTuple):
+    """Square blocks of a copy between pairs and two arrays of their parts, contiguous along different axes.
+
+    Args:
+        along: the contiguous axis of the parts.
+        across: the contiguous axis of the pairs.
+        pairs: index of the side with pairs.
+        lanes: the side of a block.
+        row_step: stride of the pairs along `along`.
+        step: stride of the parts along `across`.
+    """
+
+    along: Axis
+    across: Axis
+    pairs: int
+    lanes: int
+    row_step: Int
+    step: Int
+
+
+def blocks_of_pairs(loops: Nest, vector_bytes: int, pair_bytes: int) -> PairBlocks | None:
+    """Return the blocks of a copy; None if it has one contiguous axis, or accesses under conditions.
+
+    Args:
+        loops: the loops of the copy.
+        vector_bytes: vector width of the processor.
+        pair_bytes: bytes of a pair.
+    """
+    for pairs in (0, 1):
+        along = [axis for axis in loops.axes if loops.stride(1 - pairs, axis) == 1]
+        across = [axis for axis in loops.axes if loops.stride(pairs, axis) == PAIR]
+        if len(along) != 1 or len(across) != 1 or along == across or loops.conditions != (TRUE, TRUE):
+            continue
+        found = along[0], across[0]
+        if not all(is_last(axis, loops.axes) and axis.scale == 1 for axis in found):
+            continue
+        lanes = vector_bytes // pair_bytes
+        while lanes > 1 and any(axis.extent % lanes for axis in found):
+            lanes //= 2
+        row_step, step = loops.stride(pairs, found[0]), loops.stride(1 - pairs, found[1])
+        if lanes * pair_bytes >= LEAST_BLOCK_BYTES and row_step is not None and step is not None:
+            return PairBlocks(*found, pairs, lanes, row_step, step)
+    return None
 
 
 def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, in_order: str) -> str:

@@ -187,7 +187,7 @@ def _interleaved(lanes: int) -> list[str]:
     return lines
 
 
-def exchanged(lanes: int, size: int) -> list[str]:
+def exchanged(lanes: int, size: int, parts: int = 1) -> list[str]:
     """Return text that transposes a square of elements of ``size`` bytes in registers.
 
     Each step moves elements inside 128 bits, or moves whole 128 bits, because AVX-512 has fast instructions
@@ -196,6 +196,7 @@ def exchanged(lanes: int, size: int) -> list[str]:
     Args:
         lanes: elements of a row, and rows.
         size: bytes of an element.
+        parts: lanes of a vector for each element.
     """
     each = XMM_BYTES // size
     is_fast = size >= 4 and lanes >= each
@@ -212,6 +213,7 @@ def exchanged(lanes: int, size: int) -> list[str]:
             places = [(at // (lanes // 2), at % (lanes // 2) // each, at % each) for at in range(lanes)]
             low = [row * lanes + 2 * block * each + rest for row, block, rest in places]
             high = [at + each for at in low]
+        low, high = ([parts * at + part for at in one for part in range(parts)] for one in (low, high))
         lines += [
             f"  UNROLL for (Index i = 0; i < {lanes}; ++i)",
             f"    if (!(i & {distance})) {{",
