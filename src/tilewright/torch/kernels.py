@@ -19,6 +19,7 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import rsqrt
 from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel, kernel
+from tilewright.targets.target import CUDA
 from tilewright.torch.registry import PLAIN, Operation, is_traced, recorded, tensors_of
 
 _NAMES: set[str] = set()
@@ -445,7 +446,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> tor
     return made.reshape(x.shape)
 
 
-SERVED_DEVICES, LEAST_ELEMENTS = ("cuda",), 1 << 20
+SERVED_DEVICES, LEAST_ELEMENTS = (CUDA.name,), 1 << 20
 """Devices and least elements of the norms that modules compute by kernels.
 
 A call takes the host about 25 us longer than a call of PyTorch, whose kernel for fewer elements takes less
