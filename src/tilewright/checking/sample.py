@@ -106,7 +106,9 @@ def operands(
 
 
 def elevation(dtype: DType) -> Operands:
-    """Return 344 profiles of 403 heights as ``a``, and ``b = a.T``, a view of the same memory.
+    """Return 344 profiles of 403 heights as ``a``, and ``b = a.T`` in memory of its own.
+
+    A library would compute half of the product of an array and a view of it, which is symmetric.
 
     The landscape is the Jacksboro fault, a digital elevation model among matplotlib's sample data.  Heights
     are in metres; in kilometres for 16- and 8-bit floats, and in decametres for 8-bit integers, as metres
@@ -138,7 +140,7 @@ def elevation(dtype: DType) -> Operands:
         heights, unit = metres.astype(dtype.numpy), "metres"
     rows, columns = heights.shape
     about = f"elevations in {unit}: {rows} profiles of {columns} measured heights, and their transpose"
-    return Operands(heights, heights.T, about)
+    return Operands(heights, heights.copy().T, about)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
