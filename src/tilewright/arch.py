@@ -33,7 +33,6 @@ class Board:
         l2_mbytes: megabytes of L2 cache that one multiprocessor reaches; a GPU of several dies has one L2 on
             each die.
         copied_gbytes_per_s: measured bandwidth of a copy in memory, reads plus writes; 0 if unknown.
-        memory_side_mbytes: megabytes of cache between L2 and memory (AMD's Infinity Cache); 0 without one.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Board:
     memory_gbytes_per_s: float
     l2_mbytes: float
     copied_gbytes_per_s: float = 0
-    memory_side_mbytes: float = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,6 @@ class Arch:
         register_unit: allocation granularity of a thread's registers.
         simds: SIMD units of a multiprocessor; each executes its own warps.
         simd_warps: most resident warps of one SIMD unit.
-        vector_clocks: clocks of a SIMD unit for one vector instruction of a warp.
         role_registers: fewest and most registers that a role may set.
         role_warps: warps that set their registers together.
         named_barriers: highest number of a named barrier; 0 is the block's own barrier.
@@ -175,7 +172,6 @@ class Arch:
     register_unit: int = 1
     simds: int = 0
     simd_warps: int = 0
-    vector_clocks: int = 1
     role_registers: tuple[int, int] = (0, 0)
     role_warps: int = 1
     named_barriers: int = 0

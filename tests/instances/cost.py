@@ -164,7 +164,9 @@ def cost_of(isa: Isa, turn: Turn, conflicts: Mapping[int, Conflicts] | None = No
             parts.append([])
     if len(parts) > 1:
         parts[0] = parts.pop() + parts[0]
-    each, line_bytes = arch.vector_clocks * turn.warps / arch.simds, arch.banks * arch.bank_bytes
+    # A SIMD unit of CDNA has 16 lanes, and takes four clocks for the 64 lanes of a wave; RDNA takes one.
+    each = (4 if arch.lanes == 64 else 1) * turn.warps / arch.simds
+    line_bytes = arch.banks * arch.bank_bytes
     phases = []
     for lines in parts:
         count = {kind: sum(line.kind is kind for line in lines) for kind in (IsaKind.MATRIX, IsaKind.VECTOR)}

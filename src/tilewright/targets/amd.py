@@ -39,7 +39,6 @@ GFX90A = Arch(
     register_unit=8,
     simds=4,
     simd_warps=8,
-    vector_clocks=4,
     async_bytes=(4,),
     banks=32,
     bank_bytes=4,
@@ -70,7 +69,7 @@ GFX942 = replace(
         },
         {"f32": 256, "f64": 128},
         128,
-        (Board("Instinct MI300X", 304, 2100, 5300, 4, memory_side_mbytes=256),),
+        (Board("Instinct MI300X", 304, 2100, 5300, 4),),
         "CDNA 3 white paper",
     ),
 )
@@ -87,7 +86,7 @@ GFX950 = replace(
         {"f16": 4096, "bf16": 4096, "i8": 8192, "f8e4m3": 8192, "f8e5m2": 8192, "f32": 256, "f64": 128},
         {"f32": 256, "f64": 128},
         256,
-        (Board("Instinct MI355X", 256, 2400, 8000, 4, memory_side_mbytes=256),),
+        (Board("Instinct MI355X", 256, 2400, 8000, 4),),
         "CDNA 4 white paper",
     ),
 )
@@ -112,7 +111,7 @@ GFX1100 = Arch(
         {"f16": 512, "bf16": 512, "i8": 512},
         {"f32": 256},
         128,
-        (Board("Radeon RX 7900 XTX", 96, 2500, 960, 6, memory_side_mbytes=96),),
+        (Board("Radeon RX 7900 XTX", 96, 2500, 960, 6),),
         "RDNA 3 white paper",
     ),
 )
@@ -134,12 +133,12 @@ def _rdna3(name: str, board: Board, source: str, *, few_registers: bool = False)
 
 GFX1101 = _rdna3(
     "gfx1101",
-    Board("Radeon RX 7800 XT", 60, 2430, 624, 4, memory_side_mbytes=64),
+    Board("Radeon RX 7800 XT", 60, 2430, 624, 4),
     "Radeon RX 7800 XT product page; RDNA 3 white paper",
 )
 GFX1102 = _rdna3(
     "gfx1102",
-    Board("Radeon RX 7600", 32, 2655, 288, 2, memory_side_mbytes=32),
+    Board("Radeon RX 7600", 32, 2655, 288, 2),
     "Radeon RX 7600 product page; RDNA 3 white paper",
     few_registers=True,
 )
@@ -157,7 +156,7 @@ GFX1150 = _rdna3(
 )
 GFX1151 = _rdna3(
     "gfx1151",
-    Board("Radeon 8060S", 40, 2900, 256, 2, memory_side_mbytes=32),
+    Board("Radeon 8060S", 40, 2900, 256, 2),
     "AMD Ryzen AI Max+ 395 product page; RDNA 3 white paper",
 )
 GFX1152 = _rdna3(
@@ -174,7 +173,7 @@ GFX1201 = replace(
         {"f16": 1024, "bf16": 1024, "i8": 2048, "f8e4m3": 2048, "f8e5m2": 2048},
         {"f32": 256},
         128,
-        (Board("Radeon RX 9070 XT", 64, 2970, 640, 8, memory_side_mbytes=64),),
+        (Board("Radeon RX 9070 XT", 64, 2970, 640, 8),),
         "RDNA 4 architecture overview",
     ),
 )
@@ -183,7 +182,7 @@ GFX1200 = replace(
     name="gfx1200",
     rates=replace(
         GFX1201.rates or Rates({}, {}, 0, (), ""),
-        boards=(Board("Radeon RX 9060 XT", 32, 3130, 320, 4, memory_side_mbytes=32),),
+        boards=(Board("Radeon RX 9060 XT", 32, 3130, 320, 4),),
         source="Radeon RX 9060 XT product page; RDNA 4 architecture overview",
     ),
 )
