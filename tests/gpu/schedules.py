@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tests.eight_lines import product_of_rows as product
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -23,15 +24,6 @@ ROW = 128
 
 F64 = ("f64", "f64")
 """Operands and result."""
-
-
-@tw.kernel(A="M K", B="K N", C="M N")
-def product(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[k, n]
-        C[m, n] = acc
 
 
 @tw.kernel(A="M K", B="K N", C="M N")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schedule.chosen_rows import EXTENTS, KERNELS, gathered, plain, problem, untouched
+from tests.eight_lines import product as plain
+from tests.schedule.chosen_rows import EXTENTS, KERNELS, gathered, problem, untouched
 from tests.schedule.forms import FORMS
 from tests.schedule.test_chosen_rows import BY_THREADS, MIXED
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.canaries import Canaries
+from tests.eight_lines import product as gemm
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
@@ -85,15 +86,6 @@ MAKERS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[[A
 """Framework -> its package, and how to make an input, an output with canaries, and a copy on the host."""
 INSTALLED = [name for name, (package, *_) in MAKERS.items() if find_spec(package)]
 OWN_OUTPUT = "matmul makes its output by the framework"
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def gemm(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 def atom_of(dtype: tw.DType) -> tw.MmaAtom:

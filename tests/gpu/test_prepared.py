@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.canaries import Canaries
+from tests.runtime.exact import count
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -21,17 +22,6 @@ def scale(X, Y, alpha):
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     x = tw.load(X.tile((64,), (n,)).partition((32,)))
     tw.copy(x * alpha, Y.tile((64,), (n,)))
-
-
-@tw.kernel(X="N", turns=int)
-def count(X, turns):
-    """Store the number of iterations in each element, through counters that start at 0."""
-    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
-    counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
-    mine = counters[n]
-    for _ in tw.range(turns):
-        tw.copy(tw.load(mine.partition((32,))) + 1.0, mine)
-    tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
 
 
 def vectors(torch: Any, canaries: Canaries, n: int = 5000) -> tuple[Any, Any]:

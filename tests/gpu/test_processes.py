@@ -10,6 +10,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from tests.canaries import Canaries
+from tests.runtime.exact import count
 
 import tilewright as tw
 from tilewright.runtime import driver, recent
@@ -25,17 +26,6 @@ def scale(X, Y, alpha, *, seed=0):
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
     x = tw.load(X.tile((64,), (n,)).partition((32,)))
     tw.copy(x * (alpha + float(seed)), Y.tile((64,), (n,)))
-
-
-@tw.kernel(X="N", turns=int)
-def count(X, turns):
-    """Store the number of iterations in each element, through counters that start at 0."""
-    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
-    counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
-    mine = counters[n]
-    for _ in tw.range(turns):
-        tw.copy(tw.load(mine.partition((32,))) + 1.0, mine)
-    tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
 
 
 def test_threads_launch_one_shape_on_one_stream_at_the_same_time(canaries: Canaries) -> None:

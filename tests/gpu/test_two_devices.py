@@ -10,23 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.canaries import Canaries
+from tests.runtime.exact import count
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.two_gpus
-
-
-@tw.kernel(X="N", turns=int)
-def count(X, turns):
-    """Store the number of iterations in each element, through counters that start at 0."""
-    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
-    counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
-    mine = counters[n]
-    for _ in tw.range(turns):
-        tw.copy(tw.load(mine.partition((32,))) + 1.0, mine)
-    tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
 
 
 def multiply(torch: Any, device: str, canaries: Canaries) -> bool:

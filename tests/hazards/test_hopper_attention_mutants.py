@@ -16,13 +16,7 @@ from tilewright.targets.reference import run
 
 from .mutate import Mutant, mutants, names, outcome
 from .test_fused_mutants import FIRST_DECAY, MASKS_NOTHING, SAME_FOR_ALL
-from .test_hopper_mutants import (
-    ISSUER_FENCES,
-    ONE_WARP,
-    REGISTERS_KEPT,
-    REGISTERS_ONLY,
-    WAITS_FOR_ALL,
-)
+from .test_hopper_mutants import ISSUER_FENCES, ONE_WARP, REGISTERS_KEPT, REGISTERS_ONLY, WAITS_FOR_ALL
 
 PARTS = 6
 TILES = {"one ragged tile": 30, "no keys": 0, "seven tiles, the last one ragged": 6 * 64 + 30}

@@ -16,15 +16,7 @@ from tilewright.runtime.amdgcn import assemble, find_toolchain
 
 from .ablated import given
 from .amd import ARCH, INSTANCES, both, compiled
-from .machine_code import (
-    compiler_version,
-    disassembled,
-    disassembler,
-    encoded,
-    functions,
-    plain,
-    without,
-)
+from .machine_code import compiler_version, disassembled, disassembler, encoded, functions, plain, without
 
 pytestmark = pytest.mark.in_turns(3)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.eight_lines import product_of_rows as product
 from tests.movers.random_movers import Array, Placed
 
 import tilewright as tw
@@ -113,15 +114,6 @@ def test_no_hazard(name: str) -> None:
     a, b, c = (np.ones(shape, np.float16) for shape in ((m, k), (k, n), (m, n)))
     report = kernel.check(a, b, c)
     assert report.is_clean, report
-
-
-@tw.kernel(A="M K", B="K N", C="M N")
-def product(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[k, n]
-        C[m, n] = acc
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "cpu", "reference", "x86-64-v3"])

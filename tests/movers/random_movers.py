@@ -185,6 +185,35 @@ class Array:
         return rest
 
 
+def random_bits(given: Array) -> np.ndarray:
+    """Fill an array with random bits, and return it."""
+    bits = np.random.default_rng(given.array.ndim).integers(0, 256, given.array.nbytes, np.uint8)
+    given.array[...] = bits.view(given.array.dtype).reshape(given.array.shape)
+    return given.array
+
+
+def moves_right(kernel: Any, arrays: tuple[Array, Array], wanted: Array, target: str, *, loads: bool) -> bool:
+    """Launch a kernel that moves a tensor to tiles, or back; return whether every byte is right.
+
+    Args:
+        kernel: takes the tensor and the tiles.
+        arrays: both, with the kernel's input.
+        wanted: the expected result, with the bytes around it.
+        target: the target.
+        loads: whether the tiles are the result.
+    """
+    given, result = arrays if loads else arrays[::-1]
+    if target == "cuda":
+        (kept, source), (buffer, place) = given.on_gpu(), result.on_gpu()
+        ran = kernel(*((source, place) if loads else (place, source)))
+        result.buffer[...] = buffer.host()
+        del kept  # its memory is needed until the kernel has ended
+    else:
+        ran = kernel(*(one.array for one in arrays), target=target)
+    assert ran.target == target
+    return bool((result.buffer == wanted.buffer).all())
+
+
 @cache
 def drawn(number: int) -> Mover:
     """Return the mover of a number."""

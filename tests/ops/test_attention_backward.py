@@ -175,10 +175,12 @@ class Backward:
         }
         return {name: (right, room + 2 * w * np.abs(right) + least) for name, (right, room) in made.items()}
 
-    def wrong(self, found: dict[str, Array]) -> list[str]:
-        """Return which gradients exceed their bounds."""
+    def wrong(
+        self, found: dict[str, Array], bounds: dict[str, tuple[Array, Array]] | None = None
+    ) -> list[str]:
+        """Return which gradients exceed their bounds: those of `gradients`, or others."""
         texts = []
-        for name, (right, room) in self.gradients().items():
+        for name, (right, room) in (self.gradients() if bounds is None else bounds).items():
             error = np.abs(found[name].astype(np.float64) - right)
             if not (error <= room).all():
                 texts.append(f"{name}: {beyond(found[name], error, room)}")

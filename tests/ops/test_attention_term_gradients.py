@@ -27,7 +27,7 @@ from tilewright.ops.attending.term_gradients import (
 )
 from tilewright.testing import device_get, device_put
 
-from .attending import Packed, beyond
+from .attending import Packed
 from .test_attention_backward import Array, Backward, U, causal
 
 pytestmark = pytest.mark.in_turns(4)
@@ -78,13 +78,7 @@ def term_gradients(problem: Backward) -> dict[str, tuple[Array, Array]]:
 
 
 def wrong(problem: Backward, found: dict[str, Array]) -> list[str]:
-    """Which gradients of terms are further off than they may be."""
-    texts = []
-    for name, (right, room) in term_gradients(problem).items():
-        error = np.abs(found[name].astype(np.float64) - right)
-        if not (error <= room).all():
-            texts.append(f"{name}: {beyond(found[name], error, room)}")
-    return texts
+    return problem.wrong(found, term_gradients(problem))
 
 
 def run(problem: Backward, target: str) -> dict[str, Array]:

@@ -13,15 +13,7 @@ import tilewright as tw
 from tilewright.ops import matmul
 from tilewright.ops import matmul as matmuls
 from tilewright.ops.launching import Call, LaunchPlan
-from tilewright.ops.planes import (
-    REAL,
-    Planes,
-    Writing,
-    is_dense,
-    padded_planes,
-    splitting,
-    splitting_of_two,
-)
+from tilewright.ops.planes import REAL, Planes, Writing, is_dense, padded_planes, splitting, splitting_of_two
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.wanted import Wanted
 from tilewright.runtime.arrays import ArrayInfo

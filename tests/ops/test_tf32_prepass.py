@@ -13,14 +13,7 @@ import tilewright as tw
 from tilewright.ops import matmul
 from tilewright.ops import matmul as matmuls
 from tilewright.ops.launching import Call
-from tilewright.ops.planes import (
-    REAL,
-    Writing,
-    splitting,
-    splitting_of_two,
-    tf32_planes,
-    written,
-)
+from tilewright.ops.planes import REAL, Writing, splitting, splitting_of_two, tf32_planes, written
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import combined, plain
 from tilewright.runtime.arrays import ArrayInfo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.eight_lines import product as gemm
 
 import tilewright as tw
 from tilewright.ir.copies import Copy
@@ -14,15 +15,6 @@ from tilewright.targets.atoms import fma
 from tilewright.targets.simt.banks import passes_per_access
 
 pytestmark = pytest.mark.in_turns(3)
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def gemm(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 def matrix(dtype: tw.DType, unit: int) -> tw.TensorSpec:

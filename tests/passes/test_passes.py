@@ -12,18 +12,7 @@ import pytest
 from tilewright.arch import REFERENCE
 from tilewright.errors import Frame, Location
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import (
-    Barrier,
-    Block,
-    Copy,
-    For,
-    FragmentOp,
-    Mma,
-    Op,
-    Redistribute,
-    Reshape,
-    Shared,
-)
+from tilewright.ir.ops import Barrier, Block, Copy, For, FragmentOp, Mma, Op, Redistribute, Reshape, Shared
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import broken_rules

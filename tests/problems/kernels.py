@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from tests.eight_lines import product_of_rows as product
+
 import tilewright as tw
 from tilewright.runtime.kernel import Kernel
 
@@ -22,15 +24,6 @@ ACTIVATIONS = {
 
 FUNCTIONS = {**ACTIVATIONS, "gelu_tanh": partial(tw.gelu, approximate=True)}
 """Those of `tw.matmul`."""
-
-
-@tw.kernel(A="M K", B="K N", C="M N")
-def product(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[k, n]
-        C[m, n] = acc
 
 
 @tw.kernel(A="M K", B="K N", C="M N", alpha=tw.f32, beta=tw.f32)

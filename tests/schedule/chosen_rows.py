@@ -22,15 +22,6 @@ def gathered(A, B, rows, C):
         C[m, n] = acc
 
 
-@tw.kernel(A="M K", B="N K", C="M N")
-def plain(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
-
-
 @tw.kernel(A="M K", B="K V", columns="N", C="M N")
 def chosen_columns(A, B, columns, C):
     for m, n in tw.tiles(C):

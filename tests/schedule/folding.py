@@ -192,6 +192,16 @@ def top_k_in_parts(X, W, best, at):
         best[m, t], at[m, t] = values, places
 
 
+def add_moments(x, count, mu, squares):
+    """Merge a step of values into the moments of a row: Welford's formulas about the mean of the step."""
+    more = (0 * x + 1).sum(axis=1)
+    here = x.sum(axis=1) / more
+    far, apart, both = x - here[:, None], here - mu, count + more
+    squares.assign(squares + (far * far).sum(axis=1) + apart * apart * (count * more / both))
+    mu.assign(mu + apart * (more / both))
+    count.assign(both)
+
+
 @dataclass(frozen=True)
 class FoldCase:
     """A kernel, its arguments, and its expected results.

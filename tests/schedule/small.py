@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tests.eight_lines import product
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -23,7 +24,6 @@ from .small_flows import (
     decoded,
     grouped,
     normalised,
-    product,
     residual,
     row_sums,
     scattered_rows,

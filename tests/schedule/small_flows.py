@@ -5,15 +5,6 @@ from __future__ import annotations
 import tilewright as tw
 
 
-@tw.kernel(A="M K", B="N K", C="M N")
-def product(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
-
-
 @tw.kernel(A="M K", B="N K", rows="M", C="M N")
 def chosen_rows(A, B, rows, C):
     """Gather rows, and scatter them to other places."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.eight_lines import product as gemm
 
 import tilewright as tw
 from tilewright.schedule import sources
@@ -15,15 +16,6 @@ from tilewright.schedule import sources
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
 WIDE = tw.TensorSpec(tw.f16, 2, 1, (8, 8), (8, 1), 16, False)
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def gemm(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 def tokens(text: str) -> list[str]:

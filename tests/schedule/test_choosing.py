@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from tests.eight_lines import product as gemm
 
 import tilewright as tw
 from tilewright.runtime.binding import spec_of
@@ -16,15 +17,6 @@ from tilewright.schedule.question import Question, coarse, extents_of
 from tilewright.targets.target import TARGETS
 
 RESULT = {"f8e4m3": "bf16", "i8": "i32"}
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def gemm(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 @tw.kernel(A="M K", B="N K", C="M N", r="M")

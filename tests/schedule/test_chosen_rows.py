@@ -7,23 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.eight_lines import product as plain
 
 import tilewright as tw
 from tilewright.checking.flows import compare_flow
 from tilewright.schedule.legality import reasons
 
-from .chosen_rows import (
-    KERNELS,
-    added,
-    check,
-    chosen_features,
-    gated,
-    gathered,
-    grouped,
-    plain,
-    problem,
-    scattered,
-)
+from .chosen_rows import KERNELS, added, check, chosen_features, gated, gathered, grouped, problem, scattered
 from .forms import FORMS
 
 DTYPES = ("f32", "f16", "bf16")

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.eight_lines import product
 
 import tilewright as tw
 from tilewright.schedule.choice import choose
 from tilewright.schedule.proposals_cuda import candidates
 from tilewright.schedule.proposals_wgmma import MOST_COPIED, copied_forms
 from tilewright.schedule.question import Question
-
-from .small_flows import product
 
 
 def question(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.eight_lines import product_in_f32 as product
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
@@ -18,15 +19,6 @@ from tilewright.schedule.legality import reasons, with_fallback
 from tilewright.targets import cuda
 
 from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, expanded, flow_of, specs
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def product(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros(dtype=tw.f32)
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 def settled(schedule: tw.Schedule, **given: Any) -> tuple[tw.Schedule, tuple[str, ...]]:

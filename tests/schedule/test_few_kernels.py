@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.eight_lines import product as gemm
 
 import tilewright as tw
 from tilewright.runtime.binding import spec_of
@@ -13,15 +14,6 @@ from tilewright.targets.target import TARGETS
 
 SHAPES, LARGEST = 300, 4096
 RESULT = {"f8e4m3": "bf16", "i8": "i32"}
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def gemm(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 @pytest.mark.in_turns(5)

@@ -24,7 +24,7 @@ from tilewright.schedule.folds.masks import Trials, masks_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, HIP
 
-from .folding import Array, FoldCase, argmax, cases, chain, moments, strided, windowed
+from .folding import Array, FoldCase, add_moments, argmax, cases, chain, moments, strided, windowed
 
 NAMES = [name for name, _ in cases(0)]
 MMA = Schedule(tw.atoms.MMA_F16, (32, 16, 32), (2, 1), width=64, resident=True)
@@ -369,13 +369,7 @@ def about_means(X, y):
     for m in tw.tiles(y):
         count, mu, squares = (tw.zeros((m,), tw.f32) for _ in range(3))
         for n in tw.steps(X.shape[1]):
-            x = X[m, n].to(tw.f32)
-            more = (0 * x + 1).sum(axis=1)
-            here = x.sum(axis=1) / more
-            far, apart, both = x - here[:, None], here - mu, count + more
-            squares.assign(squares + (far * far).sum(axis=1) + apart * apart * (count * more / both))
-            mu.assign(mu + apart * (more / both))
-            count.assign(both)
+            add_moments(X[m, n].to(tw.f32), count, mu, squares)
         y[m] = squares / count
 
 

@@ -10,16 +10,14 @@ import pytest
 from tests.problems.flow_problems import INNER, low_rank
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule import rings
 from tilewright.schedule.bulk import Consumer
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.inner import InnerPlan
 from tilewright.schedule.resources import ScheduleOnMachine
 
+from .computing import compared, padded
 from .forms import FORMS, HOPPER
 
 pytestmark = pytest.mark.in_turns(3)
@@ -40,39 +38,17 @@ del SCHEDULES["fragments"]
 SHAPE = (130, 72, 200, 16)
 
 
-def arrays(name: str, shape: tuple[int, ...], dtype: Any = np.float16, seed: int = 0) -> dict[str, Any]:
-    """Return random operands with odd strides of rows in units of 16 bytes, and a result of NaN."""
-    extents, rng = dict(zip("MNKR", shape, strict=True)), np.random.default_rng(seed)
-    extents["Q"] = extents["R"] // 2 + 1
-    made = {}
-    for parameter in INNER[name].program.parameters:
-        if not parameter.dims:
-            continue
-        *rows, columns = [extents[dim] for dim in parameter.dims]
-        whole = np.full((*rows, -(-columns // 8) * 8 + 8), np.nan, dtype)
-        made[parameter.name] = part = whole[..., :columns]
-        if parameter.name != "Y":
-            part[...] = rng.standard_normal(part.shape)
-    return made
+def arrays(name: str, shape: tuple[int, ...], dtype: Any = np.float16) -> dict[str, Any]:
+    extents = dict(zip("MNKR", shape, strict=True))
+    return padded(INNER[name], {**extents, "Q": extents["R"] // 2 + 1}, dtype, result="Y")
 
 
 def computed(
     name: str, schedule: tw.Schedule | None, shape: tuple[int, ...], target: str, dtype: Any = np.float16
 ) -> tuple[Any, ...]:
-    """Compute a problem, and compare every element."""
-    made, kernel = arrays(name, shape, dtype), INNER[name]
-    numbers = {"s": -0.75} if "s" in [one.name for one in kernel.program.parameters] else {}
-    bound = kernel.bind(schedule=schedule)
-    there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
-    ran = bound(*there, **numbers, target=target)  # on the reference it raises what the checker finds
-    assert ran.target == target
-    if target == "cuda":
-        CUDA_DRIVER.synchronize()
-        made = {one: array.host() for one, array in zip(made, there, strict=True)}
-    given = {one: array for one, array in made.items() if one != "Y"}
-    how = Accumulation.of(ran.schedule.atom, None)
-    compare_flow(ran.flow, {"Y": made["Y"]}, given, numbers, how).raise_if_wrong()
-    return ran, made["Y"], given, numbers, how
+    numbers = {"s": -0.75} if "s" in [one.name for one in INNER[name].program.parameters] else {}
+    bound = INNER[name].bind(schedule=schedule)
+    return numbers, *compared(bound, arrays(name, shape, dtype), ["Y"], target, **numbers)
 
 
 def form(name: str) -> Form:
@@ -106,7 +82,7 @@ def test_an_inner_product_shares_the_loop_of_its_operand(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_reference_computes_them_under_every_form(schedule: str) -> None:
-    ran, *_ = computed("low_rank", SCHEDULES[schedule], SHAPE, "reference")
+    _, ran, *_ = computed("low_rank", SCHEDULES[schedule], SHAPE, "reference")
     case = ScheduleOnMachine(ran.schedule, form("low_rank"), ran.specs, HOPPER)
     assert ran.kernel.shared_bytes == case.shared_bytes
 
@@ -135,10 +111,10 @@ def test_the_cpu_computes_them(name: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("lost", ["A", "B", "s"])
 def test_a_product_that_is_lost_is_found(lost: str) -> None:
-    ran, result, given, numbers, how = computed("low_rank", SCHEDULES["cooperative"], SHAPE, "reference")
+    numbers, ran, stored, given, how = computed("low_rank", SCHEDULES["cooperative"], SHAPE, "reference")
     given = {name: np.zeros_like(array) if name == lost else array for name, array in given.items()}
     numbers = {"s": 1.0} if lost == "s" else numbers
-    assert not compare_flow(ran.flow, {"Y": result}, given, numbers, how).ok
+    assert not compare_flow(ran.flow, stored, given, numbers, how).ok
 
 
 # ---------------------------------------------------------------- hazards

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.eight_lines import product
 
 import tilewright as tw
 from tilewright.ir.ops import FragmentOp, Shared
@@ -18,7 +19,6 @@ from tilewright.targets.cuda.emit import lower
 
 from .drawing import compared
 from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, expanded, flow_of, specs
-from .small_flows import product
 
 CHUNKS, EACH = 4, 30
 

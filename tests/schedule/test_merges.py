@@ -18,7 +18,7 @@ from tilewright.schedule.folds.parts import Extreme, Stated, StateMerge
 from tilewright.targets.target import CUDA
 from tilewright.testing import compare_algebra
 
-from .folding import FoldCase, U, poison, scores
+from .folding import FoldCase, U, add_moments, poison, scores
 from .test_folds import COMPILED, run
 from .test_parts import PARTS, in_parts, split
 
@@ -35,13 +35,7 @@ def welford(X, mean, variance):
     for m in tw.tiles(mean):
         count, mu, squares = (tw.zeros((m,), tw.f32) for _ in range(3))
         for n in tw.steps(X.shape[1], state=(count, mu, squares), merge=chan):
-            x = X[m, n].to(tw.f32)
-            more = (0 * x + 1).sum(axis=1)
-            here = x.sum(axis=1) / more
-            far, apart, both = x - here[:, None], here - mu, count + more
-            squares.assign(squares + (far * far).sum(axis=1) + apart * apart * (count * more / both))
-            mu.assign(mu + apart * (more / both))
-            count.assign(both)
+            add_moments(X[m, n].to(tw.f32), count, mu, squares)
         mean[m], variance[m] = mu, squares / count
 
 
@@ -293,13 +287,7 @@ def test_a_merge_that_disagrees_with_the_steps_is_refused(merge: Any) -> None:
         for m in tw.tiles(mean):
             count, mu, squares = (tw.zeros((m,), tw.f32) for _ in range(3))
             for n in tw.steps(X.shape[1], state=(count, mu, squares), merge=merge):
-                x = X[m, n].to(tw.f32)
-                more = (0 * x + 1).sum(axis=1)
-                here = x.sum(axis=1) / more
-                far, apart, both = x - here[:, None], here - mu, count + more
-                squares.assign(squares + (far * far).sum(axis=1) + apart * apart * (count * more / both))
-                mu.assign(mu + apart * (more / both))
-                count.assign(both)
+                add_moments(X[m, n].to(tw.f32), count, mu, squares)
             mean[m] = mu + squares / count
 
     x, mean = np.ones((4, 32), np.float16), np.zeros(4, np.float32)

@@ -8,23 +8,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.choice import choose
 from tilewright.schedule.folds.form import is_folded
 from tilewright.schedule.form import form_of
 from tilewright.schedule.row_sums import RowSum
-from tilewright.schedule.tables import (
-    MeasuredSchedule,
-    ScheduleTable,
-    Version,
-    chosen,
-    class_of,
-    extents_of,
-)
+from tilewright.schedule.tables import MeasuredSchedule, ScheduleTable, Version, chosen, class_of, extents_of
 
+from .computing import compared, padded
 from .forms import FORMS
 
 pytestmark = pytest.mark.in_turns(3)
@@ -93,34 +84,13 @@ SCHEDULES = {name: replace(one, promote=0) for name, one in FORMS.items()} | {
 SHAPE = (130, 72, 200, 56)
 
 
-def arrays(name, shape, dtype, seed=0):
-    """Return random operands with odd strides of rows in units of 16 bytes, and a result of NaN."""
-    extents, rng = dict(zip("MNKR", shape, strict=True)), np.random.default_rng(seed)
-    made = {}
-    for parameter in KERNELS[name].program.parameters:
-        if not parameter.dims:
-            continue
-        *rows, columns = [extents[dim] for dim in parameter.dims]
-        whole = np.full((*rows, -(-columns // 8) * 8 + 8), np.nan, dtype)
-        made[parameter.name] = part = whole[..., :columns]
-        if parameter.name != "C":
-            part[...] = rng.standard_normal(part.shape)
-    return made
+def arrays(name, shape, dtype):
+    return padded(KERNELS[name], dict(zip("MNKR", shape, strict=True)), dtype)
 
 
 def computed(name, schedule, shape, target, dtype=np.float16):
-    made, bound = arrays(name, shape, dtype), KERNELS[name].bind(schedule=schedule)
-    there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
-    ran = bound(*there, eps=0.5, target=target)  # on the reference it raises what the checker finds
-    assert ran.target == target
-    if target == "cuda":
-        CUDA_DRIVER.synchronize()
-        made = {one: array.host() for one, array in zip(made, there, strict=True)}
-    given = {one: array for one, array in made.items() if one != "C"}
-    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
-    flow = bound.flow(*made.values(), eps=0.5)
-    compare_flow(flow, {"C": made["C"]}, given, {"eps": 0.5}, how).raise_if_wrong()
-    return flow, made["C"], given, how
+    bound = KERNELS[name].bind(schedule=schedule)
+    return compared(bound, arrays(name, shape, dtype), ["C"], target, eps=0.5)
 
 
 @pytest.mark.parametrize("depth", [16, 32, 48, 64])
@@ -174,9 +144,9 @@ def test_the_cpu_computes_them(name, dtype):
 
 
 def test_a_sum_that_is_lost_is_found():
-    flow, result, given, how = computed("rms_norm", SCHEDULES["cooperative"], SHAPE, "reference")
-    wrong = result * np.float16(1.01)
-    assert not compare_flow(flow, {"C": wrong}, given, {"eps": 0.5}, how).ok
+    ran, stored, given, how = computed("rms_norm", SCHEDULES["cooperative"], SHAPE, "reference")
+    wrong = stored["C"] * np.float16(1.01)
+    assert not compare_flow(ran.flow, {"C": wrong}, given, {"eps": 0.5}, how).ok
 
 
 def test_a_normalised_row_is_the_product_of_the_normalised_row():

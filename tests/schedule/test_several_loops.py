@@ -10,11 +10,10 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.form import form_of
 from tilewright.schedule.resources import ScheduleOnMachine
 
+from .computing import compared, padded
 from .forms import AMPERE, FORMS, HOPPER
 
 pytestmark = pytest.mark.in_turns(3)
@@ -89,36 +88,14 @@ SCHEDULES = {name: replace(one, promote=0) for name, one in FORMS.items()} | {
 SHAPE = (130, 72, 200, 56, 24)
 
 
-def arrays(name, shape, dtype, seed=0):
-    """Return random operands with odd strides of rows in units of 16 bytes, and a result of NaN."""
-    extents, rng = dict(zip("MNKRL", shape, strict=True)), np.random.default_rng(seed)
-    made = {}
-    for parameter in KERNELS[name].program.parameters:
-        if not parameter.dims:
-            continue
-        *rows, columns = [extents[dim] for dim in parameter.dims]
-        whole = np.full((*rows, -(-columns // 8) * 8 + 8), np.nan, dtype)
-        made[parameter.name] = part = whole[..., :columns]
-        if parameter.name != "C":
-            part[...] = rng.standard_normal(part.shape)
-    return made
+def arrays(name, shape, dtype):
+    return padded(KERNELS[name], dict(zip("MNKRL", shape, strict=True)), dtype)
 
 
 def computed(name, schedule, shape, target, dtype=np.float16, scale=-1.5):
-    made, kernel = arrays(name, shape, dtype), KERNELS[name]
-    numbers = {"s": scale} if "s" in [one.name for one in kernel.program.parameters] else {}
-    bound = kernel.bind(schedule=schedule)
-    there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
-    ran = bound(*there, **numbers, target=target)  # on the reference it raises what the checker finds
-    assert ran.target == target
-    if target == "cuda":
-        CUDA_DRIVER.synchronize()
-        made = {one: array.host() for one, array in zip(made, there, strict=True)}
-    given = {one: array for one, array in made.items() if one != "C"}
-    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
-    flow = bound.flow(*made.values(), **numbers)
-    compare_flow(flow, {"C": made["C"]}, given, numbers, how).raise_if_wrong()
-    return flow, made["C"], given, numbers, how
+    numbers = {"s": scale} if "s" in [one.name for one in KERNELS[name].program.parameters] else {}
+    bound = KERNELS[name].bind(schedule=schedule)
+    return numbers, *compared(bound, arrays(name, shape, dtype), ["C"], target, **numbers)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -237,10 +214,10 @@ def test_an_operand_is_computed_in_one_loop_and_not_in_the_other(schedule):
 
 @pytest.mark.parametrize("lost", ["X", "B", "s"])
 def test_a_loop_or_a_scale_that_is_lost_is_found(lost):
-    flow, result, given, numbers, how = computed("adapted", SCHEDULES["cooperative"], SHAPE, "reference")
+    numbers, ran, stored, given, how = computed("adapted", SCHEDULES["cooperative"], SHAPE, "reference")
     given = {name: np.zeros_like(array) if name == lost else array for name, array in given.items()}
     numbers = {"s": 1.0} if lost == "s" else numbers
-    assert not compare_flow(flow, {"C": result}, given, numbers, how).ok
+    assert not compare_flow(ran.flow, stored, given, numbers, how).ok
 
 
 @pytest.mark.parametrize("name", KERNELS)

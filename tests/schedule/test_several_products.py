@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.choice import choose
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.question import coarse
 from tilewright.schedule.resources import ScheduleOnMachine
 
+from .computing import compared
 from .forms import FORMS, HOPPER
 
 pytestmark = pytest.mark.in_turns(3)
@@ -101,19 +99,8 @@ def arrays(name, shape, dtype, seed=0):
 
 def computed(name, schedule, shape, target, dtype=np.float16):
     made = arrays(name, shape, dtype)
-    bound = KERNELS[name].bind(schedule=schedule)
-    there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
-    ran = bound(*there, target=target)  # on the reference it raises what the checker finds
-    assert ran.target == target
-    if target == "cuda":
-        CUDA_DRIVER.synchronize()
-        made = {one: array.host() for one, array in zip(made, there, strict=True)}
-    stored = {one: array for one, array in made.items() if one.startswith("C")}
-    given = {one: array for one, array in made.items() if one not in stored}
-    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
-    flow = bound.flow(*made.values())
-    compare_flow(flow, stored, given, how=how).raise_if_wrong()
-    return flow, stored, given, how
+    results = [one for one in made if one.startswith("C")]
+    return compared(KERNELS[name].bind(schedule=schedule), made, results, target)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -147,9 +134,9 @@ def test_the_cpu_computes_them(name, dtype):
 
 @pytest.mark.parametrize("lost", ["Ai", "Br"])
 def test_a_product_that_is_lost_is_found(lost):
-    flow, stored, given, how = computed("planar", SCHEDULES["cooperative"], (64, 64, 72), "reference")
+    ran, stored, given, how = computed("planar", SCHEDULES["cooperative"], (64, 64, 72), "reference")
     given = {name: np.zeros_like(array) if name == lost else array for name, array in given.items()}
-    assert not compare_flow(flow, stored, given, how=how).ok
+    assert not compare_flow(ran.flow, stored, given, how=how).ok
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -23,14 +23,7 @@ from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import read_schedule
-from tilewright.schedule.time_parts import (
-    TimeParts,
-    WorkCounts,
-    joined,
-    parts_of,
-    ranked_us,
-    time_parts,
-)
+from tilewright.schedule.time_parts import TimeParts, WorkCounts, joined, parts_of, ranked_us, time_parts
 from tilewright.targets.nvidia import SM_90A
 
 ROOT = Path(__file__).parents[2]

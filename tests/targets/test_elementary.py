@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.targets.elementary import (
-    BITS,
-    ROW_WAYS,
-    VERBS,
-    check,
-    check_rows,
-    each,
-    points,
-    rows,
-    rows_of,
-)
+from tests.targets.elementary import BITS, ROW_WAYS, VERBS, check, check_rows, each, points, rows, rows_of
 
 import tilewright as tw
 from tilewright.dtypes import DType

@@ -11,17 +11,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.views.boxes import Box, NoBox, find_box, swizzled_order
 from tilewright.views.im2col import im2col
-from tilewright.views.transforms import (
-    Broadcast,
-    Embed,
-    Merge,
-    Pad,
-    Permute,
-    Slice,
-    Swizzle,
-    Tile,
-    Unmerge,
-)
+from tilewright.views.transforms import Broadcast, Embed, Merge, Pad, Permute, Slice, Swizzle, Tile, Unmerge
 from tilewright.views.view import View
 
 M, m = Sym("M", 1), Sym("m", -3, 9)

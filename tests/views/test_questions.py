@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from tilewright.symbolic.expr import ceil_div
 from tilewright.symbolic.nodes import Sym
 from tilewright.views.questions import contiguous_run, stride
-from tilewright.views.transforms import (
-    Broadcast,
-    Merge,
-    Swizzle,
-)
+from tilewright.views.transforms import Broadcast, Merge, Swizzle
 from tilewright.views.view import View
 
 M, K = Sym("M", 1), Sym("K", 8, divisor=8)

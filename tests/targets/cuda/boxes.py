@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.movers.random_movers import Array, Placed
+from tests.movers.random_movers import Array, Placed, moves_right, random_bits
 from tests.windows import window
 
 import tilewright as tw
@@ -149,22 +149,10 @@ class Case:
 
     def is_right(self, kernel: Any, target: str) -> bool:
         """Run on random bits; return whether every byte of the result, and around it, is right."""
-        loads = kernel is load_boxes
-        tensor, boxes = self.arrays(kernel)
-        given, result = (tensor, boxes) if loads else (boxes, tensor)
-        bits = np.random.default_rng(len(self.shape)).integers(0, 256, given.array.nbytes, np.uint8)
-        given.array[...] = bits.view(given.array.dtype).reshape(given.array.shape)
+        loads, arrays = kernel is load_boxes, self.arrays(kernel)
         wanted = self.arrays(kernel)[loads]
-        self.move(kernel, given.array, wanted.array)
-        if target == "cuda":
-            (kept, source), (buffer, place) = given.on_gpu(), result.on_gpu()
-            ran = self.bound(kernel)(*((source, place) if loads else (place, source)))
-            result.buffer[...] = buffer.host()
-            del kept  # its memory is needed until the kernel has ended
-        else:
-            ran = self.bound(kernel)(tensor.array, boxes.array, target=target)
-        assert ran.target == target
-        return bool((result.buffer == wanted.buffer).all())
+        self.move(kernel, random_bits(arrays[not loads]), wanted.array)
+        return moves_right(self.bound(kernel), arrays, wanted, target, loads=loads)
 
     def move(self, kernel: Any, given: Any, wanted: Any) -> None:
         """Compute the kernel's meaning by a loop."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tests.movers.random_movers import Array, Placed
+from tests.movers.random_movers import Array, Placed, moves_right, random_bits
 
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
@@ -85,25 +85,14 @@ class ViewCase:
 
     def is_right(self, way: str, target: str) -> bool:
         """Run on random bits; return whether every byte of the result, and around it, is right."""
-        tensor, tiles = self.arrays()
-        given, result = (tensor, tiles) if way == "load" else (tiles, tensor)
-        bits = np.random.default_rng(len(self.shape)).integers(0, 256, given.array.nbytes, np.uint8)
-        given.array[...] = bits.view(given.array.dtype).reshape(given.array.shape)
-        wanted = self.arrays()[way == "load"]
+        loads, arrays = way == "load", self.arrays()
+        given, wanted = random_bits(arrays[not loads]), self.arrays()[loads]
         for number in range(self.count):
-            if way == "load":
-                wanted.array[number] = self.expected(given.array, number)
+            if loads:
+                wanted.array[number] = self.expected(given, number)
             else:
-                self.expected(wanted.array, number)[...] = given.array[number]
-        if target == "cuda":
-            (kept, source), (buffer, place) = given.on_gpu(), result.on_gpu()
-            ran = self.kernel(way)(*((source, place) if way == "load" else (place, source)))
-            result.buffer[...] = buffer.host()
-            del kept  # its memory is needed until the kernel has ended
-        else:
-            ran = self.kernel(way)(tensor.array, tiles.array, target=target)
-        assert ran.target == target
-        return bool((result.buffer == wanted.buffer).all())
+                self.expected(wanted.array, number)[...] = given[number]
+        return moves_right(self.kernel(way), arrays, wanted, target, loads=loads)
 
 
 def _whole(shape: tuple[int, ...]) -> Array:

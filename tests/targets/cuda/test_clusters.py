@@ -8,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.eight_lines import product
 
 import tilewright as tw
 from tilewright.ir import verify
@@ -113,16 +114,6 @@ def test_blocks_exchange_data_through_global_memory() -> None:
     for _ in range(8):
         wanted += np.float32(1)
     np.testing.assert_array_equal(y, wanted)
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def product(A, B, C):
-    """C = A Bᵀ."""
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
 
 
 @tw.kernel(Y="M N")
