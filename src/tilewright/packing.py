@@ -89,8 +89,7 @@ def _array(what: str, given: Any) -> npt.NDArray[Any]:
         return np.asarray(given)
     except Exception as problem:  # noqa: BLE001 NumPy and a user's type may raise anything
         why = str(problem) or type(problem).__name__
-        text = f"{what}: {shown(given)} makes no array ({why}); nearest legal choice: a NumPy array"
-        raise DTypeError(text) from None
+        raise DTypeError(f"{what}: {shown(given)} makes no array ({why})", "a NumPy array") from None
 
 
 def narrow(element: DType | str) -> DType:

@@ -139,7 +139,7 @@ def _needed(earlier: DecodedStep, step: DecodedStep, arch: str) -> Iterator[tupl
     """Yield the wait states that must lie between two instructions, each with its reason."""
     name, operands, written = step.instruction.mnemonic, step.instruction.operands, {*earlier.writes}
     if isinstance(earlier, Mfma):
-        # Sums that go into the next matrix instruction as its C are forwarded inside.
+        # The matrix unit forwards sums that the next matrix instruction reads as its C.
         uses = (
             (*step.a.registers, *step.b.registers) if isinstance(step, Mfma) else (*step.reads, *step.writes)
         )

@@ -132,22 +132,22 @@ def check_operands(how: How, operands: Mapping[str, Any], terms: Mapping[str, An
     first: torch.Tensor | None = None
     for name, one in {**operands, **terms}.items():
         if not isinstance(one, torch.Tensor):
-            raise LaunchError(f"{how.name}: {name} is a {type(one).__name__}; nearest legal choice: a tensor")
+            raise LaunchError(f"{how.name}: {name} is a {type(one).__name__}", "a tensor")
         if name in operands and one.dim() < 2:
             raise LaunchError(
-                f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: a matrix, or one "
-                f"with batches, such as {name}[None]"
+                f"{how.name}: {name} has shape {list(one.shape)}",
+                f"a matrix, or one with batches, such as {name}[None]",
             )
         if one.is_complex() or one.dtype == torch.bool:
             raise LaunchError(
-                f"{how.name}: {name} is {one.dtype}; nearest legal choice: real numbers; the real and "
-                "imaginary parts are two calls"
+                f"{how.name}: {name} is {one.dtype}",
+                "real numbers; the real and imaginary parts are two calls",
             )
         first = one if first is None else first
         if one.device != first.device:
             raise LaunchError(
-                f"{how.name}: {name} is on {one.device}, and the first operand on {first.device}; nearest "
-                f"legal choice: {name}.to({str(first.device)!r})"
+                f"{how.name}: {name} is on {one.device}, and the first operand on {first.device}",
+                f"{name}.to({str(first.device)!r})",
             )
 
 
@@ -156,8 +156,8 @@ def check_pair(how: How, a: Sequence[int], b: Sequence[int], names: tuple[str, s
     depth = b[-2] * (2 if how.scaled.get("packed") else 1)
     if a[-1] != depth:
         raise LaunchError(
-            f"{how.name}: K is {a[-1]} in {names[0]} {list(a)} and {depth} in {names[1]} {list(b)}; nearest "
-            "legal choice: operands of the same K"
+            f"{how.name}: K is {a[-1]} in {names[0]} {list(a)} and {depth} in {names[1]} {list(b)}",
+            "operands of the same K",
         )
     try:
         batches = torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
@@ -183,8 +183,8 @@ def check_products(
     if any(gradients[:1]) and (wrong := [name for name in made if made[name] != first]):
         raise LaunchError(
             f"{how.name}: {wrong[0]} has shape {list(bs[wrong[0]].shape)}, and {next(iter(bs))} "
-            f"{list(next(iter(bs.values())).shape)}: the gradient adds products of one shape; nearest legal "
-            "choice: matrices b of the same batches, or a call for each b"
+            f"{list(next(iter(bs.values())).shape)}: the gradient adds products of one shape",
+            "matrices b of the same batches, or a call for each b",
         )
 
 
@@ -193,17 +193,14 @@ def check_term(how: How, name: str, one: torch.Tensor, shape: Sequence[int]) -> 
     pairs = zip(reversed(one.shape), reversed(shape), strict=False)
     fits = one.dim() <= len(shape) and all(extent in (1, wanted) for extent, wanted in pairs)
     if not fits or (name.startswith("bias") and list(one.shape) != list(shape)):
-        raise LaunchError(
-            f"{how.name}: {name} has shape {list(one.shape)}; nearest legal choice: shape {list(shape)}"
-        )
+        raise LaunchError(f"{how.name}: {name} has shape {list(one.shape)}", f"shape {list(shape)}")
 
 
 def check_dim(how: How, rank: int, what: str) -> None:
     """Refuse a dimension that cannot be gathered or scattered."""
     if not -rank <= how.dim <= -2:
         raise LaunchError(
-            f"{how.name}: dim={how.dim} of {what} with {rank} dimensions; nearest legal choice: -2, or a "
-            f"batch from {-rank} on"
+            f"{how.name}: dim={how.dim} of {what} with {rank} dimensions", f"-2, or a batch from {-rank} on"
         )
 
 
@@ -213,13 +210,13 @@ def check_sizes(how: How, extent: int | None) -> None:
         return
     if len(how.sizes) != how.ranks.size or min(how.sizes) < 0:
         raise LaunchError(
-            f"{how.name}: sizes={list(how.sizes)} for {how.ranks.size} ranks; nearest legal choice: one "
-            "extent for each rank, 0 or more"
+            f"{how.name}: sizes={list(how.sizes)} for {how.ranks.size} ranks",
+            "one extent for each rank, 0 or more",
         )
     if extent is not None and sum(how.sizes) != extent:
         raise LaunchError(
-            f"{how.name}: sizes={list(how.sizes)} add up to {sum(how.sizes)}, and the extent is {extent}; "
-            f"nearest legal choice: sizes={list(chunks(extent, how.ranks.size))}"
+            f"{how.name}: sizes={list(how.sizes)} add up to {sum(how.sizes)}, and the extent is {extent}",
+            f"sizes={list(chunks(extent, how.ranks.size))}",
         )
 
 
@@ -227,8 +224,7 @@ def check_invariant(how: How) -> None:
     """Refuse a number of ranks that does not divide the eight parts of K."""
     if how.invariant and PARTS % how.ranks.size:
         raise LaunchError(
-            f"{how.name}: rank_invariant=True on {how.ranks.size} ranks; nearest legal choice: a group of 1, "
-            "2, 4 or 8 ranks"
+            f"{how.name}: rank_invariant=True on {how.ranks.size} ranks", "a group of 1, 2, 4 or 8 ranks"
         )
 
 
@@ -238,12 +234,12 @@ def check_wire(how: How, sums: torch.dtype) -> None:
         return
     if how.wire not in WIRES:
         known = ", ".join(map(str, WIRES))
-        raise LaunchError(f"{how.name}: wire_dtype={how.wire}; nearest legal choice: one of {known}")
+        raise LaunchError(f"{how.name}: wire_dtype={how.wire}", f"one of {known}")
     if how.invariant or not sums.is_floating_point:
         why = "rank_invariant=True" if how.invariant else f"sums in {sums}"
         raise LaunchError(
-            f"{how.name}: wire_dtype={how.wire} with {why}, whose bits rounded parts would change; nearest "
-            "legal choice: wire_dtype=None"
+            f"{how.name}: wire_dtype={how.wire} with {why}, whose bits rounded parts would change",
+            "wire_dtype=None",
         )
 
 
@@ -256,8 +252,9 @@ def cuts_of(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
     shares = [parts[rank * each : (rank + 1) * each] for rank in range(how.ranks.size)]
     if [sum(one) for one in shares] != list(depths):
         raise LaunchError(
-            f"{how.name}: rank_invariant=True, and K is {list(depths)} on the ranks, which are no eighths of "
-            f"{sum(depths)}; nearest legal choice: {[sum(one) for one in shares]}"
+            f"{how.name}: rank_invariant=True, and K is {list(depths)} on the ranks, which are no "
+            f"eighths of {sum(depths)}",
+            [sum(one) for one in shares],
         )
     # K of quantised numbers can be cut at multiples of a group, of a byte, and of a block.
     group, packed = how.scaled.get("group"), how.scaled.get("packed")
@@ -268,8 +265,8 @@ def cuts_of(how: How, depths: Sequence[int]) -> list[tuple[int, int]]:
     step = math.lcm(group or 1, 2 if packed else 1, BLOCK if has_blocks else 1)
     if each > 1 and parts[0] % step:
         raise LaunchError(
-            f"{how.name}: rank_invariant=True cuts K at {parts[0]}, within a group of {step}; nearest legal "
-            f"choice: a K whose eighth is a multiple of {step}"
+            f"{how.name}: rank_invariant=True cuts K at {parts[0]}, within a group of {step}",
+            f"a K whose eighth is a multiple of {step}",
         )
     ends = [sum(shares[how.ranks.rank][: at + 1]) for at in range(each)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
@@ -283,7 +280,8 @@ def of_shard(how: How, a: torch.Tensor, gradients: Sequence[bool]) -> tuple[dict
     if how.sizes is not None and rows != how.sizes[how.ranks.rank]:
         raise LaunchError(
             f"{how.name}: a_shard has {rows} rows, and sizes={list(how.sizes)} say "
-            f"{how.sizes[how.ranks.rank]} for rank {how.ranks.rank}; nearest legal choice: sizes=None"
+            f"{how.sizes[how.ranks.rank]} for rank {how.ranks.rank}",
+            "sizes=None",
         )
     others = [extent for at, extent in enumerate(a.shape) if at != a.dim() + how.dim]
     shared = {
@@ -469,9 +467,7 @@ def add_parts(
     """
     count, kind = parts.shape[0], parts.dtype if own is None else own[1].dtype
     if is_tree and count & (count - 1):
-        raise LaunchError(
-            f"a tree of {count} parts; nearest legal choice: {1 << count.bit_length() - 1} parts"
-        )
+        raise LaunchError(f"a tree of {count} parts", f"{1 << count.bit_length() - 1} parts")
     if not out.numel():
         return
     if count == 1 and not terms and activation is None and out.dtype == kind:

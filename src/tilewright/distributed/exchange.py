@@ -73,21 +73,21 @@ def ranks_of(group: Any) -> Ranks:
     """
     if not dist.is_available() or not dist.is_initialized():
         raise LaunchError(
-            "tilewright.distributed: this process has no process group; nearest legal choice: call "
-            "torch.distributed.init_process_group first"
+            "tilewright.distributed: this process has no process group",
+            "call torch.distributed.init_process_group first",
         )
     if group is not None and hasattr(group, "mesh_dim_names"):
         if group.ndim != 1:
             raise LaunchError(
-                f"tilewright.distributed: group is a DeviceMesh of {group.ndim} dimensions; nearest legal "
-                "choice: one of its dimensions, such as mesh['tp']"
+                f"tilewright.distributed: group is a DeviceMesh of {group.ndim} dimensions",
+                "one of its dimensions, such as mesh['tp']",
             )
         group = group.get_group()
     group = dist.group.WORLD if group is None else group
     if not isinstance(group, dist.ProcessGroup):
         raise LaunchError(
-            "tilewright.distributed: this process is not a rank of the group; nearest legal choice: call it "
-            "only where dist.get_rank(group) is not -1"
+            "tilewright.distributed: this process is not a rank of the group",
+            "call it only where dist.get_rank(group) is not -1",
         )
     with _KNOWN_LOCK:
         known = _KNOWN.get(group.group_name)
@@ -308,7 +308,8 @@ class RankCall:
             if device.type not in kinds:
                 raise LaunchError(
                     f"{self.name}: tensors on {device}, and the process group takes those on "
-                    f"{' and '.join(kinds)}; nearest legal choice: tensors on {kinds[0]}"
+                    f"{' and '.join(kinds)}",
+                    f"tensors on {kinds[0]}",
                 )
             said = describe() if key is None else self.ranks.recall(key, describe)
             self.found = said.found
@@ -328,7 +329,8 @@ class RankCall:
         if len(text) > HEADER_BYTES and refusal is None:
             refusal = LaunchError(
                 f"{self.name}: the shapes and options need {len(text)} bytes as text, and a header has "
-                f"{HEADER_BYTES}; nearest legal choice: check=False on all ranks"
+                f"{HEADER_BYTES}",
+                "check=False on all ranks",
             )
         if refusal is not None:
             why = f"{type(refusal).__name__}: {refusal}".encode("ascii", "replace").decode()
@@ -388,8 +390,8 @@ class RankCall:
                 if other["shared"].get(what) != value:
                     raise LaunchError(
                         f"{self}: {what} is {_shown(value)} on rank 0 ({first['at']}) and "
-                        f"{_shown(other['shared'].get(what))} on rank {rank} ({other['at']}); nearest legal "
-                        f"choice: the same {what} on all ranks"
+                        f"{_shown(other['shared'].get(what))} on rank {rank} ({other['at']})",
+                        f"the same {what} on all ranks",
                     )
 
     # ------------------------------------------------------------ tensors

@@ -75,13 +75,11 @@ def _refusals(how: How, tensors: Sequence[Any], *, is_uneven: bool) -> Iterator[
 def _check_words(how: How, beta: Any, activation: str | None, derivative: str | None, multiply: Any) -> None:
     for name, number in (("alpha", how.words.get("alpha")), ("beta", beta)):
         if isinstance(number, torch.Tensor):  # records of calls keep numbers, and not the values of tensors
-            raise LaunchError(
-                f"{how.name}: {name} is a tensor, and has no gradient; nearest legal choice: {name}.item()"
-            )
+            raise LaunchError(f"{how.name}: {name} is a tensor, and has no gradient", f"{name}.item()")
     if how.scaled and how.words:
         raise LaunchError(
-            f"{how.name}: quantised numbers with {' and '.join(how.words)}; nearest legal choice: a number "
-            "scale_a instead of alpha, and no precision"
+            f"{how.name}: quantised numbers with {' and '.join(how.words)}",
+            "a number scale_a instead of alpha, and no precision",
         )
     check_derivative(how.name, derivative, multiplies=multiply is not None)
     if activation is not None:
@@ -96,8 +94,7 @@ def _words(alpha: float, precision: str) -> dict[str, Any]:
 def _check_no_gradient(how: How, tensors: Sequence[Any]) -> None:
     if wants_gradient(tensors):
         raise LaunchError(
-            f"{how.name}: products of quantised numbers have no gradients; nearest legal choice: "
-            "detach(), or torch.no_grad()"
+            f"{how.name}: products of quantised numbers have no gradients", "detach(), or torch.no_grad()"
         )
 
 
@@ -131,8 +128,7 @@ def _local(of: str, name: str, one: Any, at: int | None) -> torch.Tensor:
     [found] = one.placements
     if found != wanted and found != tensor.Replicate():
         raise LaunchError(
-            f"{of}: {name} has the placement {found}; nearest legal choice: {name}.redistribute("
-            f"placements=[{wanted}])"
+            f"{of}: {name} has the placement {found}", f"{name}.redistribute(placements=[{wanted}])"
         )
     made: torch.Tensor = one.redistribute(placements=[wanted]).to_local()
     return made
@@ -161,8 +157,8 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
             for name in SCALED:
                 if _is_placed(words.get(name)):
                     raise LaunchError(
-                        f"{of}: {name} is a DTensor; nearest legal choice: {name}.to_local(), if it has the "
-                        "scales of this rank's part of the operand"
+                        f"{of}: {name} is a DTensor",
+                        f"{name}.to_local(), if it has the scales of this rank's part of the operand",
                     )
             terms = {name: words[name] for name in ARRAYS if words.get(name) is not None}
             arrays = {**dict(zip(of_operands, operands, strict=False)), **terms}
@@ -225,19 +221,20 @@ def _mesh_of(name: str, tensors: Sequence[tuple[str, Any]], words: Mapping[str, 
     for key, one in tensors:
         if not _is_placed(one):
             raise LaunchError(
-                f"{name}: {key} is no DTensor, and others are; nearest legal choice: "
-                f"torch.distributed.tensor.distribute_tensor({key}, mesh, placements)"
+                f"{name}: {key} is no DTensor, and others are",
+                f"torch.distributed.tensor.distribute_tensor({key}, mesh, placements)",
             )
     mesh = tensors[0][1].device_mesh
     if mesh.ndim != 1 or any(one.device_mesh != mesh for _, one in tensors):
         raise LaunchError(
-            f"{name}: DTensors on several meshes, or on a mesh of {mesh.ndim} dimensions; nearest "
-            "legal choice: DTensors on one mesh of one dimension, such as mesh['tp']"
+            f"{name}: DTensors on several meshes, or on a mesh of {mesh.ndim} dimensions",
+            "DTensors on one mesh of one dimension, such as mesh['tp']",
         )
     if words.get("sizes") is not None:
         raise LaunchError(
             f"{name}: sizes={list(words['sizes'])} with DTensors, whose shards have the extents of "
-            "torch.chunk; nearest legal choice: sizes=None"
+            "torch.chunk",
+            "sizes=None",
         )
     return mesh
 
@@ -435,13 +432,12 @@ def _multiplied(
     with _refusals(how, [a, *bs], is_uneven=how.sizes is None):
         if not bs or len(biases) != len(bs):
             raise LaunchError(
-                f"{name}: {len(bs)} matrices b and {len(biases)} biases; nearest legal choice: one or more "
-                "b, and a bias or None for each"
+                f"{name}: {len(bs)} matrices b and {len(biases)} biases",
+                "one or more b, and a bias or None for each",
             )
         if len(bs) > 1 and ("scale_b" in how.scaled or any(one is not None for one in others.values())):
             raise LaunchError(
-                f"{name}: {len(bs)} matrices b with c, multiply, residual or scales; nearest legal choice: a "
-                "call for each b"
+                f"{name}: {len(bs)} matrices b with c, multiply, residual or scales", "a call for each b"
             )
         _check_words(how, beta, activation, derivative, multiply)
         check_no_tangents(name, [a, *bs])
@@ -484,13 +480,10 @@ def _reduced(
         _check_words(how, beta, activation, derivative, multiply)
         if not ones or len(ones) != len(bs):
             raise LaunchError(
-                f"{how.name}: {len(ones)} operands a and {len(bs)} operands b; nearest legal choice: as many "
-                "of both, one or more"
+                f"{how.name}: {len(ones)} operands a and {len(bs)} operands b", "as many of both, one or more"
             )
         if how.scaled and len(ones) > 1:
-            raise LaunchError(
-                f"{how.name}: {len(ones)} products with scales; nearest legal choice: one product"
-            )
+            raise LaunchError(f"{how.name}: {len(ones)} products with scales", "one product")
         check_no_tangents(how.name, [*ones, *bs])
         if how.scaled:
             _check_no_gradient(how, [*ones, *bs, c, bias, multiply, residual])

@@ -13,12 +13,7 @@ import torch
 
 from tilewright.distributed.calls import ADDED, How
 from tilewright.distributed.exchange import chunks
-from tilewright.distributed.products import (
-    gather,
-    gather_products,
-    reduce_products,
-    sum_rows,
-)
+from tilewright.distributed.products import gather, gather_products, reduce_products, sum_rows
 from tilewright.ops import matmul as of_matmul
 from tilewright.torch.products import column_sums, gradient_of_a, gradient_of_b
 from tilewright.torch.terms import FROM_RESULT, present

@@ -71,8 +71,7 @@ class _Parallel(nn.Module):
         super().__init__()
         if wrong := [name for name in words if name not in self.takes]:
             raise LaunchError(
-                f"{type(self).__name__}: {wrong[0]}={words[wrong[0]]!r}; nearest legal choice: one of "
-                f"{', '.join(self.takes)}"
+                f"{type(self).__name__}: {wrong[0]}={words[wrong[0]]!r}", f"one of {', '.join(self.takes)}"
             )
         self.ranks = ranks_of(group)
         self.sequence_parallel = sequence_parallel
@@ -355,8 +354,8 @@ class ParallelAttention(_Parallel):
         if num_heads < 1 or embed_dim % num_heads:
             near = max(heads for heads in range(1, max(num_heads, 2)) if not embed_dim % heads)
             raise LaunchError(
-                f"ParallelAttention: num_heads={num_heads} does not divide embed_dim={embed_dim}; nearest "
-                f"legal choice: num_heads={near}"
+                f"ParallelAttention: num_heads={num_heads} does not divide embed_dim={embed_dim}",
+                f"num_heads={near}",
             )
         self.embed_dim, self.num_heads, self.causal = embed_dim, num_heads, causal
         each = embed_dim // num_heads

@@ -59,7 +59,10 @@ IPC_HANDLE_BYTES = 64
 """Bytes of a handle by which another process maps memory. Source: "CUDA Driver API", `CUipcMemHandle`."""
 
 AT_LEAST = 0
-"""The flag of a wait for a value or more. Source: "CUDA Driver API", `CU_STREAM_WAIT_VALUE_GEQ`."""
+"""Flag of a stream's wait until a counter is at least a value.
+
+Source: "CUDA Driver API", `CU_STREAM_WAIT_VALUE_GEQ`.
+"""
 
 MOST_WRITTEN = 16
 """Most counters that a stream clears one by one; it sets more by one fill, which is a kernel."""
@@ -94,7 +97,7 @@ class CounterSteps:
         self._kinds: tuple[Any, Any] | None = None
 
     def begin(self) -> None:
-        """Drop steps that an error has left."""
+        """Discard the steps that a failed call has left."""
         self._count = 0
 
     def add(self, address: int, value: int, *, waits: bool) -> None:
@@ -180,7 +183,7 @@ class PeerMemory:
         return not self.reason
 
     def _map(self, call: RankCall, slot_bytes: int) -> str:
-        """Allocate, and map the memory of all peers; returns why that is impossible on any rank, or ""."""
+        """Allocate memory, and map that of all peers; return the reason if a rank cannot, or ""."""
         size = -(-slot_bytes // ALIGNMENT) * ALIGNMENT
         memory, own = self._allocated(COUNTERS_BYTES + SLOTS * size)
         found = call.trade_headers(json.dumps(own), self.device)
@@ -277,8 +280,7 @@ class PeerMemory:
         """Return the use of the next slot by a new call."""
         if self.epoch >= MOST_EPOCHS:
             raise LaunchError(
-                f"{self.epoch} calls of one group; nearest legal choice: a new process group, whose counters "
-                "begin with 0"
+                f"{self.epoch} calls of one group", "a new process group, whose counters begin with 0"
             )
         self.epoch += 1
         slot = self.epoch % SLOTS
@@ -557,8 +559,8 @@ def memory_of(call: RankCall, like: torch.Tensor, slot_bytes: int) -> PeerMemory
     memory: PeerMemory = ranks.memory or PeerMemory(call, like.device)
     if memory.device != like.device:  # its streams are those of the first GPU
         raise LaunchError(
-            f"{call}: tensors on {like.device}, and those of earlier calls of the group on {memory.device}; "
-            "nearest legal choice: a process group for each GPU of a process"
+            f"{call}: tensors on {like.device}, and those of earlier calls of the group on {memory.device}",
+            "a process group for each GPU of a process",
         )
     ranks.memory = memory
     return memory if memory.reserve(call, slot_bytes) else None

@@ -157,8 +157,8 @@ def gather_products(
             and scale.shape[: a.dim() - 1] != a.shape[:-1]
         ):
             raise LaunchError(
-                f"{how.name}: scale_a has shape {list(scale.shape)} for a_shard {list(a.shape)}; nearest "
-                f"legal choice: a scale for each row, of shape {list(a.shape[:-1])}"
+                f"{how.name}: scale_a has shape {list(scale.shape)} for a_shard {list(a.shape)}",
+                f"a scale for each row, of shape {list(a.shape[:-1])}",
             )
         shared["scales of rows"] = scale
         if isinstance(scale, torch.Tensor):
@@ -181,7 +181,8 @@ def gather_products(
             if wrong := [extent for extent in one["batches of b"] if extent not in (1, sum(sizes))]:
                 raise LaunchError(
                     f"{how.name}: b has {wrong[0]} batches on rank {rank}, and the ranks' shards have "
-                    f"{sum(sizes)} together; nearest legal choice: {sum(sizes)} batches, or 1"
+                    f"{sum(sizes)} together",
+                    f"{sum(sizes)} batches, or 1",
                 )
         a = a.detach()
         words = dict(how.scaled)
@@ -355,7 +356,8 @@ def reduce_products(
             if shape and found != shape:
                 raise LaunchError(
                     f"{how.name}: {both[0]} @ {both[1]} has shape {list(found)}, and the first product "
-                    f"{list(shape)}; nearest legal choice: products of one shape"
+                    f"{list(shape)}",
+                    "products of one shape",
                 )
             shape = found
         check_dim(how, len(shape), "a result")
@@ -370,8 +372,8 @@ def reduce_products(
             check_term(how, name, one, rows[-1:] if name == "bias" else rows)
         if not sums_dtype(how, pairs).is_floating_point and (arrays or terms.get("activation") is not None):
             raise LaunchError(
-                f"{how.name}: sums of integers over ranks take no terms; nearest legal choice: the terms "
-                "after the call, by PyTorch"
+                f"{how.name}: sums of integers over ranks take no terms",
+                "the terms after the call, by PyTorch",
             )
         made = result_dtype(how, kind, *pairs[0], terms)
         check_wire(how, sums_dtype(how, pairs))

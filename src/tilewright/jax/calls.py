@@ -55,7 +55,7 @@ def number(op: str, name: str, value: Any) -> float:
         value: its value.
 
     Raises:
-        LaunchError: a traced value, which no call knows, or no real number.
+        LaunchError: the value is traced, so no call knows it, or it is not a real number.
 
     Example:
         >>> number("matmul", "alpha", 2)
@@ -69,8 +69,7 @@ def number(op: str, name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        message = f"tilewright.jax.{op}: {name}={shown(value)}; nearest legal choice: a real number"
-        raise LaunchError(message) from None
+        raise LaunchError(f"tilewright.jax.{op}: {name}={shown(value)}", "a real number") from None
 
 
 def integer(op: str, name: str, value: Any) -> int:
@@ -96,8 +95,7 @@ def integer(op: str, name: str, value: Any) -> int:
     try:
         return int(value) if isinstance(value, np.bool_) else index(value)
     except TypeError:
-        message = f"tilewright.jax.{op}: {name}={value!r}; nearest legal choice: an integer"
-        raise LaunchError(message) from None
+        raise LaunchError(f"tilewright.jax.{op}: {name}={value!r}", "an integer") from None
 
 
 def varying_axes(arrays: Sequence[Any]) -> tuple[str, ...]:
@@ -126,7 +124,7 @@ def alike(arrays: Any) -> Any:
 
 
 def zeros_like(one: Array) -> Array:
-    """Return zeros in place of an array, which differ along the same axes of a mesh.
+    """Return zeros of the shape and dtype of an array, and varying along the same axes of a mesh.
 
     Example:
         >>> zeros_like(np.ones(2)).tolist()

@@ -20,18 +20,7 @@ from tilewright.lang.scalars import minimum as integer_minimum
 from tilewright.lang.source import here
 from tilewright.lang.tracer import inline, verb
 
-__all__ = [
-    "absolute",
-    "bitcast",
-    "clamp",
-    "floor",
-    "fma",
-    "maximum",
-    "minimum",
-    "round",
-    "take",
-    "where",
-]
+__all__ = ["absolute", "bitcast", "clamp", "floor", "fma", "maximum", "minimum", "round", "take", "where"]
 
 
 @verb

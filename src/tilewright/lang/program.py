@@ -420,7 +420,7 @@ def _parameter(program: str, name: str, declared: Any, default: Any) -> Paramete
     if is_reserved(name):
         near = f"{name}_" if name.isascii() else "a name of ASCII characters"
         text = f"kernel {program}: parameter {name} has a name that printed kernels reserve"
-        raise SignatureError(f"{text}; nearest legal choice: {near}")
+        raise SignatureError(text, near)
     if isinstance(declared, str):
         dims, kinds = tuple(declared.split()), tuple[type, ...]()
         if dims.count(BATCH) > 1:

@@ -369,8 +369,7 @@ def unwrap(value: object) -> Int:
     if isinstance(value, Expr):
         return value
     if isinstance(value, InMemory):
-        text = f"{value!r} is in memory; nearest legal choice: tw.index(...), which loads it as an integer"
-        raise TraceError(text, here())
+        raise TraceError(f"{value!r} is in memory", here(), "tw.index(...), which loads it as an integer")
     if isinstance(value, Collective):
         rule = "quotients of integers that are integers are `//`, `%` and `tw.ceil_div`"
         text = f"{value!r} is not an integer; {rule}"

@@ -100,7 +100,7 @@ def origin() -> Origin | None:
 
 @contextmanager
 def made_from(origin: Origin | None) -> Iterator[None]:
-    """Set the origin of operations made in the block: a value of a dataflow kernel; None: the author."""
+    """Attribute operations recorded in this context to a value of a dataflow kernel; None: to the author."""
     token = _ORIGIN.set(origin)
     try:
         yield
@@ -274,9 +274,10 @@ def is_authors(frame: FrameType) -> bool:
 
 
 def author_names(function: Callable[..., object]) -> frozenset[str]:
-    """Return all names that a kernel's function, and the functions of its file that it calls, may give.
+    """Return the names that a kernel's function may give to its values.
 
-    These are their variables, and strings that are names.
+    These are the variables of the function and of all functions of its file that it calls, and the strings in
+    them that are identifiers.
     """
     outer = getattr(function, "__func__", function)
     assert isinstance(outer, FunctionType)

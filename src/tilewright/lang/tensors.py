@@ -276,8 +276,9 @@ class Tensor(Rearranged):
         parts = _whole_index(index, len(shape))
         if len(parts) > len(shape):
             text = f"{len(parts)} indices for a tensor of rank {len(shape)}"
-            near = "; nearest legal choice: a span among the indices, as in x[n][:, None]"
-            raise TraceError(text + near * (flow is not None and None in parts), here())
+            is_spanned = flow is not None and None in parts
+            near = "a span among the indices, as in x[n][:, None]" if is_spanned else None
+            raise TraceError(text, here(), near)
         if any(isinstance(part, Tensor) for part in parts):
             return self._chosen(parts)
         at: list[Int | tuple[Int, Int]] = []
@@ -315,8 +316,8 @@ class Tensor(Rearranged):
         """Return rows along the dimension that a tensor of integers indexes, and slices along the others."""
         [dim, *more] = (at for at, part in enumerate(parts) if isinstance(part, Tensor))
         if more:
-            text = "one tensor of integers gathers rows; nearest legal choice: X.rows(I).rows(J, dim=1)"
-            raise TraceError(f"{len(more) + 1} tensors as indices of {self.value.name}: {text}", here())
+            text = f"{len(more) + 1} tensors as indices of {self.value.name}: one tensor gathers rows"
+            raise TraceError(text, here(), "X.rows(I).rows(J, dim=1)")
         index, parts[dim] = parts[dim], slice(None)
         kept = sum(isinstance(part, slice) for part in parts[:dim])
         is_whole = all(isinstance(part, slice) and part == slice(None) for part in parts)

@@ -55,7 +55,7 @@ def check_rank(what: str, given: Sequence[object], rank: int) -> None:
 
 
 def check_pairs(threads: int, values: int) -> None:
-    """Refuse a map with more threads than a block may have, or more pairs than can be tabled.
+    """Refuse a map with more threads than a block may have, or with too many pairs of thread and value.
 
     Raises:
         LayoutError: more than `THREADS` threads, or more than `PAIRS` pairs.

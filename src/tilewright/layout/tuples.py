@@ -80,11 +80,10 @@ nearest legal choice: warps=(4, 1)
         return tuple(whole)
     words = "two positive integers" if count == 2 else "positive integers"
     message = f"{what}={shown(values)} must be {words}{meaning and ', '}{meaning}"
-    if all(_near(value) for value in given):
-        near = tuple(max(int(value), 1) for value in given)
-        choice = near if count is None else (near + (1,) * count)[:count]
-        message += f"; nearest legal choice: {what}={choice}"
-    raise LayoutError(message)
+    if not all(_near(value) for value in given):
+        raise LayoutError(message)
+    near = tuple(max(int(value), 1) for value in given)
+    raise LayoutError(message, f"{what}={near if count is None else (near + (1,) * count)[:count]}")
 
 
 def integer(what: str, value: Any, meaning: str = "") -> int:
@@ -96,8 +95,8 @@ def integer(what: str, value: Any, meaning: str = "") -> int:
     """
     if _whole(value) and value > 0:
         return int(value)
-    nearest = f"; nearest legal choice: {what}={max(int(value), 1)}" if _near(value) else ""
-    raise LayoutError(f"{what}={shown(value)} must be a positive integer{meaning and ', '}{meaning}{nearest}")
+    nearest = f"{what}={max(int(value), 1)}" if _near(value) else None
+    raise LayoutError(f"{what}={shown(value)} must be a positive integer{meaning and ', '}{meaning}", nearest)
 
 
 def _whole(value: Any) -> bool:

@@ -45,14 +45,7 @@ from tilewright.ops.complex_strategies import (
     product_of_doubled,
     strategy_for,
 )
-from tilewright.ops.contraction import (
-    Contraction,
-    Ending,
-    Subscripts,
-    check_no_view,
-    posed,
-    read_subscripts,
-)
+from tilewright.ops.contraction import Contraction, Ending, Subscripts, check_no_view, posed, read_subscripts
 from tilewright.ops.contraction import result_shape as contracted_shape
 from tilewright.ops.ending import DropoutMask, Multiplier
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan

@@ -93,7 +93,7 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
             if len(operands) > 2
             else "ij,jk->ik"
         )
-        _refuse(text, f"{len(operands)} operands; einsum multiplies two; nearest legal choice: {near}")
+        _refuse(text, f"{len(operands)} operands; einsum multiplies two", near)
     if arrow and "," in right:
         _refuse(text, "a comma in the result; the result is one array")
     labels = list[tuple[str, ...]]()
@@ -102,9 +102,9 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
         first, last = _letters(text, before), _letters(text, after)
         unnamed = rank - len(first) - len(last)
         if unnamed < 0 or (unnamed and not dots):
-            nearest = f"; nearest legal choice: {ELLIPSIS}{part}" if unnamed > 0 else ""
             dims = f"{rank} dimension{'' if rank == 1 else 's'}"
-            _refuse(text, f"{part!r} for {name}, an array of {dims}{nearest}")
+            nearest = f"{ELLIPSIS}{part}" if unnamed > 0 else None
+            _refuse(text, f"{part!r} for {name}, an array of {dims}", nearest)
         labels.append((*first, *(str(number) for number in reversed(range(unnamed))), *last))
     a, b = labels
     bare = Subscripts(a, b, ()).bare
@@ -129,10 +129,9 @@ def _of_result(
     for label in found:
         if found.count(label) > 1:
             nearest = f"->{''.join(one for at, one in enumerate(part) if one == '.' or one not in part[:at])}"
-            _refuse(text, f"{label!r} twice in the result; nearest legal choice: {nearest}")
+            _refuse(text, f"{label!r} twice in the result", nearest)
         if not any(label in operand for operand in operands):
-            nearest = f"->{part.replace(label, '')}"
-            _refuse(text, f"the result has {label!r}, which no operand has; nearest legal choice: {nearest}")
+            _refuse(text, f"the result has {label!r}, which no operand has", f"->{part.replace(label, '')}")
     return found
 
 
@@ -143,8 +142,8 @@ def _letters(text: str, part: str) -> tuple[str, ...]:
     return tuple(part)
 
 
-def _refuse(text: str, why: str) -> NoReturn:
-    raise LaunchError(f"einsum of {text!r}: {why}")
+def _refuse(text: str, why: str, nearest: str | None = None) -> NoReturn:
+    raise LaunchError(f"einsum of {text!r}: {why}", nearest)
 
 
 # ---------------------------------------------------------------- axes as matrices
@@ -310,8 +309,8 @@ def broadcast_scale(text: str, named: Subscripts, name: str, infos: Mapping[str,
             near = [str(tuple(kept.values()))]
             near += [str(tuple(kept.get(label, 1) for label in labels))] if is_whole else []
             raise LaunchError(
-                f"einsum of {text!r}: {name} has shape {info.shape}; nearest legal choice: a number"
-                + (f", or an array of shape {' or '.join(near)}" if kept else "")
+                f"einsum of {text!r}: {name} has shape {info.shape}",
+                "a number" + (f", or an array of shape {' or '.join(near)}" if kept else ""),
             )
         steps |= {label: step for label, (n, step) in zip(kept, given, strict=True) if n > 1}
     shape = tuple(kept[label] if step else 1 for label, step in steps.items())

@@ -141,7 +141,7 @@ def _split(scale: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Units(EndingTerm):
-    """Multiplies by the squares of the units of rows and columns of operands that are split in halves."""
+    """Multiplies sums of split operands by the squared unit of their row and that of their column."""
 
     rows: str
     columns: str

@@ -64,7 +64,10 @@ ARRAYS = ("a", "b", "out", "c", *SCALES, *BIASES, "multiply", "residual")
 """The arrays of a call."""
 
 IN_KERNEL = ("a", "b", "c", *SCALES, *BIASES, "out")
-"""The arrays of the kernel, in its order. ``out`` replaces an absent array, which is not read."""
+"""The kernel's arrays, in the order of its parameters.
+
+The kernel reads no absent array; a call passes ``out`` in its place.
+"""
 
 GATED = Algebra(((0, 0, 0, 1), (0, 1, 1, 1)), (((0, 1),), ((1, 1),)))
 """The algebra of A times both parts of the second operand, B and C."""

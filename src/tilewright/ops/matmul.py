@@ -68,10 +68,16 @@ PLAIN = ("a", "b", "out")
 """The arrays of the kernel of a product without terms, in its order."""
 
 COMBINED = ("a", "b", "c", "bias", "residual", "out")
-"""The arrays of the kernel with terms after the sums; ``out`` replaces absent ones, which are not read."""
+"""The arrays of the kernel with terms after the sums.
+
+The kernel reads no absent array; a call passes ``out`` in its place.
+"""
 
 LEAST_REWRITTEN = 2.0**26
-"""Least number of multiplications for which anything is rewritten; fewer take less time than a launch."""
+"""Least number of multiplications of a call for which a prepass rewrites operands.
+
+A smaller product takes less time than the launch of the prepass.
+"""
 
 _PLAIN_NUMBERS = {float, int, type(None)}
 

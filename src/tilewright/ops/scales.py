@@ -31,7 +31,7 @@ from tilewright.targets.target import Target
 WIDE = (dtypes.f32, dtypes.f16, dtypes.bf16)
 NARROW = (*FP8, dtypes.i8)
 OPERANDS = (*WIDE, *NARROW)
-"""Dtypes of operands, and of results; scales and biases are wide."""
+"""Dtypes of operands and of results. Scales and biases have a dtype of `WIDE`."""
 
 ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
 """Dtypes of zero points."""
@@ -427,8 +427,8 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
 def with_block_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, MatrixBatch]:
     """Return the extents and strides of the arrays, with block scales expanded to their operands' shapes.
 
-    Expanded scales have other names; see `operand_sized`.  Their strides prevent that batches are joined with
-    rows that have other scales.
+    Expanded scales have other names; see `operand_sized`.  Their strides keep batches from being merged
+    with rows that have other scales.
 
     Args:
         infos: the arrays, by the names of the arguments; some scales apply to blocks.

@@ -150,12 +150,12 @@ class KernelArrays:
                     require(own == other, f"{name} and {first[span]} must have equal extents along {span}")
 
     def require_shared(self, array: str, first: Mapping[str, str], *, whole: bool) -> None:
-        """Require that an array has an element for each group of neighbours; K first.
+        """Require that an array has one element for each group of neighbours along its axes.
 
         Args:
             array: the array.
             first: as in `require_extents`.
-            whole: whether no group may be cut at the end.
+            whole: whether the last group must be complete.
         """
         for axis in sorted(axis for axis in self.axes(array) if axis.shared):
             extent = self.extent(first[axis.span], axis.span)

@@ -72,7 +72,7 @@ class Overlaps:
         self._reaches: dict[tuple[int, int], Reach] = {}
 
     def reach(self, one: MemoryAccess, other: MemoryAccess, at_one: Places, at_other: Places) -> Reach:
-        """Return the set of threads among which elements pass between two accesses to one buffer.
+        """Return how far an element may travel between two accesses to one buffer: thread, warp or block.
 
         Args:
             one: an access.
@@ -179,13 +179,13 @@ class _AccessSide:
 
     @property
     def base(self) -> tuple[Int, ...]:
-        """The positions of the first coordinate."""
+        """The positions if all coordinates are 0."""
         zero = dict.fromkeys(self.coords, 0)
         return tuple(substitute(place, zero) for place in self.places)
 
     @property
     def within(self) -> tuple[Int, ...]:
-        """The positions relative to those of the first coordinate."""
+        """The distances of the positions from `base`."""
         pairs = zip(self.places, self.base, strict=True)
         return tuple(expand(add(place, mul(base, -1))) for place, base in pairs)
 

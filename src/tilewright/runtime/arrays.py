@@ -24,9 +24,7 @@ from tilewright.errors import LaunchError, shown
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime import frameworks
 from tilewright.runtime.drivers import driver_of
-from tilewright.runtime.frameworks import (
-    ArrayInfo as ArrayInfo,
-)
+from tilewright.runtime.frameworks import ArrayInfo as ArrayInfo
 from tilewright.runtime.frameworks import (
     ArrayReader,
     Strided,

@@ -64,7 +64,7 @@ CHOOSERS: TargetParts[Chooser] = TargetParts(
 """The chooser of each target."""
 
 MOST_STAGES = 16
-"""Most stages of a ring whose tiles are made less deep, because a scale covers fewer elements of K."""
+"""Most stages of a ring whose tiles are made shallower along K, to match the groups of its scales."""
 
 MASKED_TILES = 8
 """Least number of tiles along an extent on a CPU if masks leave out tiles.

@@ -298,8 +298,8 @@ def plan_of(flow: Flow, m: Span, n: Span) -> ProductPlan:
         first, other = (next(one.sum for one in inner if one.side == at) for at in (0, 1))
         name = other.variable or "one of them"
         text = f"{first.variable or 'a sum'} is a left operand of a product, and {name} a right one"
-        near = f"a tile keeps one of the two; nearest legal choice: a kernel of its own for {name}"
-        raise TraceError(f"{text}; {near}; or {EXPLICIT}", other.location)
+        near = f"a kernel of its own for {name}; or {EXPLICIT}"
+        raise TraceError(f"{text}; a tile keeps one of the two", other.location, near)
     sides: tuple[list[Factor], list[Factor]] = (rows_m, rows_n)
 
     def placed(product: Sum, side: int) -> tuple[int, bool]:
@@ -492,9 +492,9 @@ def _refuse_others(product: Sum, first: Sum) -> None:
             near, wider = f"(a sum).to(tw.{pair[1 - spelled.index('(a sum)')]})", None
         raise TraceError(
             f"a product of {spelled[0]} in {pair[0]} and {spelled[1]} in {pair[1]}: no MMA "
-            f"instruction takes these two dtypes; nearest legal choice: {near}"
-            + ("" if wider else ", which rounds"),
+            "instruction takes these two dtypes",
             product.location,
+            near if wider else f"{near}, which rounds",
         )
     kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
     if product is not first and any((*product.scales, *first.scales)):

@@ -248,7 +248,7 @@ class ListTiles(Partition):
 
     def _sizes(self, item: Index) -> dict[Int, Index]:
         """The extents of an item, by their names in the graph."""
-        form, found = self.form.arranged(False), {}  # the table names extents as the author does
+        form, found = self.form.arranged(False), {}  # the table has the extents of the author's order
         for at, extent in enumerate((form.m.extent, form.n.extent, form.a.depth.extent)):
             known = ((one.spec, one.lengths) for one in self.lists)
             divisors = (  # each divides the extents of all items

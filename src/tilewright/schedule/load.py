@@ -147,7 +147,7 @@ class Load:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the steps of all tiles are dealt out to the blocks, which may begin within a tile."""
+        """Whether blocks share the steps of all tiles evenly (stream K); a block may begin within a tile."""
         return self.schedule.is_streamed
 
     # ------------------------------------------------------------ the busiest processor

@@ -121,9 +121,10 @@ def several_products(question: Question) -> Iterator[Candidate]:
 
 
 def _by_threads(question: Question, found: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The legal forms with operands that threads copy in the background, if rows allow the widest copies.
+    """Yield legal forms in which threads copy operands in the background.
 
-    Forms whose other operands bulk copies load come first.
+    First come the forms in which bulk copies load the other operands.  There are no forms if the rows of an
+    operand do not allow the widest asynchronous copies.
 
     Args:
         question: a problem of several products, with an operand that bulk copies cannot load.

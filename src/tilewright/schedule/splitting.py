@@ -220,17 +220,17 @@ def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reductio
     if REDUCTIONS[reduction].in_cluster and split_k in (None, "auto"):
         tried = CLUSTERS
     if REDUCTIONS[reduction].waits and split_k is None:
-        tried = ("auto",)  # whose blocks run at once
+        tried = ("auto",)  # as many parts as can run at once
     for parts in tried:
         made = split_schedule(plain, parts, question.processors, reduction, decodes=question.decodes)
         if made is not None and not is_fixed and not runs_at_once(Load(question, made)):
-            made = changed(plain, reduction=reduction)  # periods are added in the same order in one part
+            made = changed(plain, reduction=reduction)  # one part adds the periods in the same order
         if made is not None:
             yield made
 
 
 def runs_at_once(load: Load) -> bool:
-    """Whether all blocks certainly run at once, or need not, because they do not wait for each other."""
+    """Whether all blocks run at once for certain, or do not wait for each other."""
     schedule, processors = load.schedule, load.question.processors
     if not schedule.reduction_class.waits or schedule.blocks or processors <= 1:
         return True

@@ -369,7 +369,7 @@ def class_of(question: Question | LoopQuestion) -> str:
 
 
 def _product_class(question: Question) -> str:
-    """The class of a product that also serves other flows; empty if only the same flow has the class."""
+    """The class of a product, which other flows may share; "" if a flow has a class of its own."""
     form = question.form
     operands = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
     if (

@@ -185,7 +185,7 @@ class WorkCounts:
 
     @cached_property
     def awaits_copies(self) -> bool:
-        """Whether threads wait for the elements that they load: no instruction copies them in background."""
+        """Whether threads wait for the elements that they load: no instruction copies them asynchronously."""
         schedule = self.load.schedule
         if self.is_bulk:
             return False

@@ -330,7 +330,7 @@ class LoadedKernel:
         if not error:
             return
         text, at = (self._error_text(error) or b"").decode(), error >> 8
-        where = ""
+        where, legal = "", None
         if at:
             name = self._tensors[at - 1]["name"]
             info = infos[name]
@@ -339,8 +339,7 @@ class LoadedKernel:
             )
             where = f": {name} has shape {info.shape}, strides {info.strides}, address {shown(info.pointer)}"
             legal = "a result in memory of its own" if error & 255 == OVERLAP else legal
-            where += f"; nearest legal choice: {legal}"
-        raise LaunchError(f"{self.name}: {text}{where}")
+        raise LaunchError(f"{self.name}: {text}{where}", legal)
 
 
 def _spread(array: Any) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ EXTENTS = (37, 53, 71, 29, 3, 5)
 """Least extents of the dimensions of a small problem. A dimension takes the next multiple of its divisor."""
 
 QUARTERS = (4, 2, 1, 8, 16, 32, 64, 128)
-"""Quarters of the extents that are tried until the kernel's conditions hold."""
+"""Factors of `EXTENTS`, in quarters. They are tried in turn until the kernel's conditions hold."""
 
 
 def small_problem(exported: Exported) -> dict[str, Any] | None:

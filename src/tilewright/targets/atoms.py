@@ -66,7 +66,7 @@ class AtomRow:
     Args:
         k: elements along K of one instruction: 32 bytes of A, unless its dtype is f64.
         m: rows of the result of ``mma.sync``.
-        wide: a number of columns of ``wgmma`` beyond 32 is a multiple of it.
+        wide: ``wgmma`` with more than 32 columns has a multiple of this number.
     """
 
     a: DType

@@ -397,8 +397,8 @@ def blocked(
 def _dim(what: str, dim: Any, rank: int) -> int:
     if isinstance(dim, int | np.integer) and 0 <= dim < rank:
         return int(dim)
-    nearest = f"; nearest legal choice: {what}={0 if dim < 0 else rank - 1}" if isinstance(dim, int) else ""
-    raise LayoutError(f"{what}={dim!r} of a tile of rank {rank}{nearest}")
+    nearest = f"{what}={0 if dim < 0 else rank - 1}" if isinstance(dim, int) else None
+    raise LayoutError(f"{what}={dim!r} of a tile of rank {rank}", nearest)
 
 
 def _visited(

@@ -115,12 +115,10 @@ class Geometry(NamedTuple):
         where = [dim + rank if dim < 0 else dim for dim in named]
         if sorted(where) != list(range(rank)):
             free = [dim for dim in range(rank) if dim not in where[: 1 + count]]
-            near = (
-                f"; nearest legal choice: channel={free[0]}" if len(free) == 1 and self.group is None else ""
-            )
             raise LayoutError(
                 f"batch {self.batch}, spatial {tuple(self.spatial)}, channel {self.channel} and group "
-                f"{self.group} do not name each of the {rank} dimensions once{near}"
+                f"{self.group} do not name each of the {rank} dimensions once",
+                f"channel={free[0]}" if len(free) == 1 and self.group is None else None,
             )
         windows, extents = self.windows(), [shape[dim] for dim in where[1 : 1 + count]]
         split, where = _split_groups(shape, where, self.group, self.groups)

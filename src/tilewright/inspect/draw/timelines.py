@@ -318,7 +318,7 @@ def _whole(piece: Touch, pieces: set[Touch], timeline: Timeline) -> Touch:
 
 
 def _turns(timeline: Timeline, slot: Slot) -> Iterator[TimelineBar]:
-    """Yield the fills and reads of a slot, and before them the times in which it is full."""
+    """Yield the times in which a slot is full, then its fills and reads."""
     bars: list[TimelineBar] = []
     for event in timeline.events:
         for touch in event.touches:

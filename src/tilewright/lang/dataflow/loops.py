@@ -42,23 +42,12 @@ from tilewright.lang.control import LoopStatement, RecordedLoop
 from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
-from tilewright.lang.dataflow.recorder import (
-    Recorder,
-    complex_dtype,
-    product_axes,
-    scale_axes,
-    sum_dtype,
-)
+from tilewright.lang.dataflow.recorder import Recorder, complex_dtype, product_axes, scale_axes, sum_dtype
 from tilewright.lang.dataflow.rows import first_place, place_of, scanned, whole
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, Scalar, as_tuple, constant, unwrap
-from tilewright.lang.source import (
-    here,
-    leaving,
-    loop_targets,
-    result_names,
-)
+from tilewright.lang.source import here, leaving, loop_targets, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, located, verb
 from tilewright.symbolic.nodes import Int, Sym, divisor
@@ -473,8 +462,7 @@ class _TilesLoop(_SpanLoop):
         """Return the array that bounds groups."""
         bounds = operand_of(flow, groups)
         if bounds.transforms:
-            text = f"groups= is a view of {bounds.name}; nearest legal choice: a whole array"
-            raise TraceError(text, here())
+            raise TraceError(f"groups= is a view of {bounds.name}", here(), "a whole array")
         return bounds
 
     def finish(self) -> None:
@@ -604,9 +592,8 @@ class FlowRecorder(Recorder):
         """Swap two axes."""
         node = tile.node
         if len(node.axes) != 2:
-            near = "; nearest legal choice: leading dimensions as batches, by batch= of tw.tiles"
-            text = f"{tile_name(tile)} has {len(node.axes)} axes; .T exchanges two"
-            raise TraceError(text + near * (len(node.axes) > 2), here())
+            near = "leading dimensions as batches, by batch= of tw.tiles" if len(node.axes) > 2 else None
+            raise TraceError(f"{tile_name(tile)} has {len(node.axes)} axes; .T exchanges two", here(), near)
         return self.tile(self.make(Rearrange, node.dtype, node.axes[::-1], node), tile)
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:

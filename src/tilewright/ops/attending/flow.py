@@ -71,15 +71,7 @@ class BySoftmax:
         return BySoftmax(math.copysign(factor, scale), power), exponent
 
 
-@kernel(
-    Q="B G R M D",
-    K="B G N D",
-    V="B G N E",
-    mask="M N",
-    O="B G R M E",
-    L="B G R M",
-    scale=f32,
-)
+@kernel(Q="B G R M D", K="B G N D", V="B G N E", mask="M N", O="B G R M E", L="B G R M", scale=f32)
 def definition(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
     """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries that share a head of keys, and L."""
     for b, g, r, m, e in tiles(O):

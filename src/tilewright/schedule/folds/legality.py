@@ -259,7 +259,7 @@ def _tile(schedule: Schedule, form: FoldForm) -> Reasons:
 
 
 def against_shared_rows(schedule: Schedule, form: FoldForm) -> str:
-    """Why several warps do not share the rows of a step; empty if they do, as for prefix sums."""
+    """Return the reason why warps cannot share the rows of a step; "" if they can, as in prefix sums."""
     if form.products or form.columns:
         return "values are reduced along them"
     if form.passing and form.alias is None:
@@ -296,7 +296,10 @@ def shared_bytes(schedule: Schedule, form: FoldForm) -> int:
 
 
 def tile_key(node: Node, along: Span) -> tuple[int, Span | None]:
-    """The key of an operand in shared memory: a part of an array has one tile for sums along any span."""
+    """The key of an operand's tile in shared memory.
+
+    Sums along different spans share the tile of an array, but not the tile of computed values.
+    """
     part, _ = transposed(node)
     return id(part), None if isinstance(part, ArrayPart) else along
 

@@ -188,7 +188,7 @@ class StateMerge:
         return made
 
     def rescaling(self, node: Node) -> Added | None:
-        """The rule of a sum whose rescaling factor also rescales a value of a step; None without one."""
+        """The rule of the sum whose rescaling factor a value of a step shares; None if no sum has it."""
         weight = self.powers.weight(node)
         for rule in self.rules:
             if isinstance(rule, Added) and rule.keep is not None and weight not in (None, PLAIN, ZERO):

@@ -524,7 +524,7 @@ class RowLoops:
             self.steps.append(step)
 
     def _place(self, node: Node, extreme: Reduce, at: int) -> None:
-        """Add the cell of the first index of an extreme; ``at`` is the number of the extreme's cell."""
+        """Add a cell with the first index of a maximum or minimum, whose own cell is number ``at``."""
         before, after = self.cells[at], self.steps[at]
         assert isinstance(after, Map), "the extreme so far and that of the step"
         here = after.given[1]

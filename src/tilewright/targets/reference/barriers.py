@@ -324,7 +324,7 @@ class Counts:
         self._numbers = 0
 
     def of(self, buffer: Storage, at: int) -> Count:
-        """Return the counter at an offset; buffers of the same memory have the same counters."""
+        """Return the counter at an offset of a buffer; buffers that share memory share its counters."""
         elements = buffer.elements
         address = elements.__array_interface__["data"][0] + at * elements.strides[0]
         if address not in self.known:

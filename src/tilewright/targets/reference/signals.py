@@ -204,7 +204,7 @@ class RunningLaunch:
         return not self.open and self._next is None
 
     def ready(self, *, last: bool) -> list[Warp]:
-        """Return the warps that can go on; with ``last``, also after a wait that lets all others go first."""
+        """Return the warps that can go on; ``last`` selects the waits that let all other warps go first."""
         waits = [(warp, warp.waiting) for warp in self.tasks]
         return [warp for warp, wait in waits if wait is None or (wait.is_last == last and wait.ready())]
 
