@@ -22,17 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dense import DenseTask, build_all
-from dense_problems import (
-    BATCHES,
-    CUBES,
-    DEEP,
-    FEW_ROWS,
-    FLAT,
-    Problem,
-    families,
-    grouped_problems,
-    question,
-)
+from dense_problems import BATCHES, CUBES, DEEP, FEW_ROWS, FLAT, Problem, families, grouped_problems, question
 from isolated import Progress, Record, parser, run
 from reporting import table
 
