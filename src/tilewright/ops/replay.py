@@ -19,7 +19,7 @@ from tilewright.runtime.arrays import LOCATORS, Fresh, current_stream, locate_ne
 from tilewright.runtime.call_log import CALL_LOG
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.frameworks import Device
-from tilewright.runtime.plans import Plans, Shortcuts
+from tilewright.runtime.plans import RECORDING, Plans, Shortcuts
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])
 
@@ -259,14 +259,18 @@ def called(
         if known is not None:
             found = known.run(arrays, at, numbers, stream)
             if found is not None:
+                if RECORDING.launches is not None:  # lists have their own record
+                    RECORDING.launches.append((known, found, numbers) if type(known) is Replay else None)
                 repeats, known.last_numbers = known.last_numbers == numbers, numbers
-                if _of_thread.notes is not None and type(known) is Replay:  # lists have their own record
+                if _of_thread.notes is not None and type(known) is Replay:
                     noted = Replayed(known, found, keys[2:], numbers, picked, repeats, plans.names)
                     _of_thread.notes[:] = [noted]
                 return picked(found)
     result, record, passed_on, _ = first([*zip(keys[2:], at, strict=True)] if key is not None else ())
     if _of_thread.notes and not passed_on:
         _of_thread.notes.clear()  # an inner call was replayed
+    if RECORDING.launches is not None and not passed_on:
+        RECORDING.launches.append(None)
     if key is not None and record is not None:
         record.last_numbers = numbers
         plans.keep(key, record)
@@ -657,6 +661,8 @@ def repeated(
                 if known is not None:
                     found = known.replay.run(values, at, (), kwargs.get("stream"))
                     if found is not None:
+                        if RECORDING.launches is not None:
+                            RECORDING.launches.append((known.replay, found, ()))
                         if known.shortcuts is not None:
                             remember(known.shortcuts, known.replay, found)
                         return known.result(found)

@@ -44,7 +44,7 @@ from tilewright.runtime.binding import (
     specs_of,
 )
 from tilewright.runtime.checks import BoundChecks, KernelChecks
-from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.plans import RECORDING, Plan, Plans
 from tilewright.runtime.reads import exact as exactly
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import TraceRequest, without_schedule
@@ -252,6 +252,8 @@ class Bound(BoundChecks):
                 arguments = tuple(in_order(self.program, arguments, named, numbers=True))
             plan, pointers = self.planned(arguments, target)
             plan.prepared.launch(arguments, pointers, stream)
+            if RECORDING.launches is not None:
+                RECORDING.launches.append((plan.prepared, arguments))
         except Exception as error:
             trim(error)
             raise

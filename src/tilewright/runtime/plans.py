@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -112,6 +113,23 @@ class Plans(Generic[KeptType]):
 
     def __len__(self) -> int:
         return len(self._plans)
+
+
+class LaunchRecord(threading.local):
+    """The launches that a thread records while it runs a function, to repeat them later.
+
+    A recorded launch is the `Replay` of a call with the call's arrays and numbers; or the prepared launch of
+    a kernel with its arguments; or None for a call that was planned anew, which makes the recording useless.
+    """
+
+    launches: list[Any] | None = None
+    """The launches so far; None: nothing is recorded."""
+
+    made: list[Any] | None = None
+    """Arrays that the function made for results, without contents."""
+
+
+RECORDING = LaunchRecord()
 
 
 # ---------------------------------------------------------------- shortcuts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +15,8 @@ from tilewright.ops import attention_backward as of_gradients
 from tilewright.ops.attending.problem import LAST, MOST_OF_GRADIENTS
 from tilewright.ops.wanted import Dropout
 from tilewright.torch.products import matmul
-from tilewright.torch.registry import Operation, direct, drawn_seed, recorded
-from tilewright.torch.terms import present, reduced_to
+from tilewright.torch.registry import Operation, apply_of, direct, is_new, recorded
+from tilewright.torch.terms import drawn_seed, present, reduced_to
 
 LARGEST_SEED = 2**63 - 1
 """Largest seed and offset: integers of PyTorch's operations have 64 bits with a sign."""
@@ -148,16 +149,16 @@ class AttentionGradient(torch.autograd.Function):
     """Attention and the logarithms of its sums, with gradients by kernels, or by products."""
 
     @staticmethod
-    def forward(*args: Any) -> Any:
-        """Compute both in one kernel."""
-        return ATTENTION.inside(*args)
+    def forward(observed: bool, *args: Any) -> Any:
+        """Compute both in one kernel, through the dispatcher if something observes the call."""
+        return (ATTENTION.inside if observed else ATTENTION.run)(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Save the arrays, the result and the logarithms for the gradients."""
-        ctx.words = Words(*inputs[9:])
+        ctx.words = Words(*inputs[10:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:8], *output)
+        ctx.save_for_backward(*inputs[1:9], *output)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
@@ -168,7 +169,7 @@ class AttentionGradient(torch.autograd.Function):
         with the scores, which are computed again and stored.  Sinks enter through the logarithms alone.
         """
         q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, out, lse = ctx.saved_tensors
-        words, needs, wide = ctx.words, ctx.needs_input_grad, torch.float32
+        words, needs, wide = ctx.words, ctx.needs_input_grad[1:], torch.float32
         is_packed = q_offsets is not None
         dy = torch.zeros_like(out) if dy is None else dy
         is_served = max(q.shape[-1], v.shape[-1]) <= MOST_OF_GRADIENTS and k_lengths is None
@@ -176,7 +177,7 @@ class AttentionGradient(torch.autograd.Function):
             given = (q, k, v, out, lse, dy.to(q.dtype), bias, sinks, q_offsets, k_offsets)
             *made, d_bias, d_sinks = ATTENTION_BACKWARD(*given, needs[3], needs[4], *words)
             made += [d_bias if needs[3] else None, d_sinks if needs[4] else None]
-            return *made, *(None,) * (4 + len(words))
+            return None, *made, *(None,) * (4 + len(words))
         # A row that sees nothing has the logarithm -inf, and weights of 0.
         total = lse.masked_fill(lse == -math.inf, 0)
         d_sinks = None
@@ -222,7 +223,7 @@ class AttentionGradient(torch.autograd.Function):
         d_v = _shared(matmul(whole.mT, dy.to(v.dtype)), v, groups) if needs[2] else None
         if is_packed:
             d_q, d_k, d_v = (one if one is None else one.transpose(0, 1) for one in (d_q, d_k, d_v))
-        return d_q, d_k, d_v, d_bias, d_sinks, *(None,) * (4 + len(words))
+        return None, d_q, d_k, d_v, d_bias, d_sinks, *(None,) * (4 + len(words))
 
 
 def _shared(gradient: torch.Tensor, one: torch.Tensor, groups: int) -> torch.Tensor:
@@ -265,7 +266,9 @@ def _run_attention_backward(
 ) -> Any:
     given = present(bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets)
     for name, one in (("q", q), ("k", k), ("v", v)):  # the kernels leave out rows of no sequence
-        given[f"d{name}"] = _as_heads_of(one, one.shape[-1]) if q_offsets is None else torch.zeros_like(one)
+        given[f"d{name}"] = (
+            is_new(_as_heads_of(one, one.shape[-1])) if q_offsets is None else torch.zeros_like(one)
+        )
     wanted: dict[str, Any] = {"return_dbias": of_bias, "return_dsinks": of_sinks}
     made = of_gradients.attention_backward(q, k, v, out, lse, dy, **given, **wanted, **Words(*words).named)
     terms, rest = made[:3], iter(made[3:])
@@ -311,7 +314,7 @@ def _run_attention(
         given["out"] = q.new_zeros((*q.shape[:2], v.shape[2]))
         given["lse"] = q.new_full(q.shape[:2], -math.inf, dtype=torch.float32)
     elif v.dim() == q.dim() > 2:
-        given["out"] = _as_heads_of(q, v.shape[-1])
+        given["out"] = is_new(_as_heads_of(q, v.shape[-1]))
     return of_attention.attention(q, k, v, return_lse=True, **given, **Words(*words).named)
 
 
@@ -321,8 +324,17 @@ def _attention_with_gradient(*args: Any) -> Any:
             "tilewright.torch.attention: a gradient is wanted, and keys in pages (k_pages) have none",
             "the call under torch.no_grad(), or keys and values without pages",
         )
-    return recorded(AttentionGradient, *args)
+    return recorded(AttentionGradient, True, *args)
 
+
+def _attention_recorded(*args: Any) -> Any:
+    """Compute attention of plain tensors with gradients, if nothing observes the call."""
+    if args[8] is not None:
+        raise LaunchError("keys in pages have no gradient")
+    return _apply_attention(False, *args)
+
+
+_apply_attention = apply_of(AttentionGradient)
 
 ATTENTION = Operation(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sinks, Tensor? q_offsets, Tensor? "
@@ -347,7 +359,50 @@ def _attention_by_kernels(
     return of_attention.attention(q, k, v, out=_as_heads_of(q, v.shape[-1]) if is_new else None, **words)
 
 
-@direct(_attention_by_kernels)
+def _attention_by(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `attention` computed by a function of the arguments of `ATTENTION`."""
+
+    def attention(
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        bias: Any = None,
+        sinks: Any = None,
+        q_offsets: Any = None,
+        k_offsets: Any = None,
+        k_lengths: Any = None,
+        k_pages: Any = None,
+        causal: bool = False,
+        diagonal: Any = 0,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        dropout: float = 0.0,
+        seed: Any = None,
+        offset: Any = 0,
+        scale: float | None = None,
+        return_lse: bool = False,
+    ) -> Any:
+        if seed is None:
+            seed = drawn_seed("attention", LARGEST_SEED) if dropout else 0
+        for name, number in (("seed", seed), ("offset", offset)):
+            if not isinstance(number, int | torch.SymInt):
+                raise LaunchError(
+                    f"tilewright.torch.attention: {name}={number!r}", f"an integer from 0 to {LARGEST_SEED}"
+                )
+            if number > LARGEST_SEED:
+                raise LaunchError(f"tilewright.torch.attention: {name}={number}", LARGEST_SEED)
+        if isinstance(diagonal, str) and diagonal != LAST:
+            raise LaunchError(f"tilewright.torch.attention: diagonal={diagonal!r}", f"{LAST!r}, or a number")
+        of_words = 0 if isinstance(diagonal, str) else diagonal, isinstance(diagonal, str), window, soft_cap
+        words = Words(causal, *of_words, dropout, seed, offset, scale)
+        out, lse = operation(q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, k_pages, *words)
+        return (out, lse) if return_lse else out
+
+    return attention
+
+
+@direct(_attention_by_kernels, _attention_by(_attention_recorded))
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -423,21 +478,15 @@ def attention(
         >>> attention(q, q, v, q_offsets=torch.tensor([0, 2, 5])).flatten().tolist()
         [0.5, 0.5, 3.0, 3.0, 3.0]
     """
-    if seed is None:
-        seed = drawn_seed("attention", LARGEST_SEED) if dropout else 0
-    for name, number in (("seed", seed), ("offset", offset)):
-        if not isinstance(number, int | torch.SymInt):
-            raise LaunchError(
-                f"tilewright.torch.attention: {name}={number!r}", f"an integer from 0 to {LARGEST_SEED}"
-            )
-        if number > LARGEST_SEED:
-            raise LaunchError(f"tilewright.torch.attention: {name}={number}", LARGEST_SEED)
-    if isinstance(diagonal, str) and diagonal != LAST:
-        raise LaunchError(f"tilewright.torch.attention: diagonal={diagonal!r}", f"{LAST!r}, or a number")
-    of_words = 0 if isinstance(diagonal, str) else diagonal, isinstance(diagonal, str), window, soft_cap
-    words = Words(causal, *of_words, dropout, seed, offset, scale)
-    out, lse = ATTENTION(q, k, v, bias, sinks, q_offsets, k_offsets, k_lengths, k_pages, *words)
-    return (out, lse) if return_lse else out
+    words: dict[str, Any] = {"causal": causal, "diagonal": diagonal, "window": window, "soft_cap": soft_cap}
+    words |= {"dropout": dropout, "seed": seed, "offset": offset, "scale": scale, "return_lse": return_lse}
+    pages = {"k_lengths": k_lengths, "k_pages": k_pages}
+    return _ATTENTION(
+        q, k, v, bias=bias, sinks=sinks, q_offsets=q_offsets, k_offsets=k_offsets, **pages, **words
+    )
+
+
+_ATTENTION = _attention_by(ATTENTION)
 
 
 def attend(

@@ -11,7 +11,6 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional
-from torch.overrides import handle_torch_function
 
 from tilewright.dtypes import f32
 from tilewright.errors import LaunchError, SignatureError
@@ -20,7 +19,17 @@ from tilewright.lang.functions import rsqrt
 from tilewright.lang.program import FunctionSignature
 from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.targets.target import CUDA
-from tilewright.torch.registry import PLAIN, Operation, is_traced, recorded, tensors_of
+from tilewright.torch.registry import (
+    PLAIN,
+    Operation,
+    apply_of,
+    direct,
+    is_new,
+    is_traced,
+    recorded,
+    tensors_of,
+    with_replay,
+)
 
 _NAMES: set[str] = set()
 """Names of operations; PyTorch knows an operation by its name."""
@@ -178,7 +187,7 @@ class KernelOperation:
         return made[0] if len(made) == 1 else tuple(made)
 
     def _run(self, *arguments: Any) -> Any:
-        made = self.made(arguments)
+        made = [is_new(one) for one in self.made(arguments)]
         named = dict(zip(self.signature.names, (*arguments, *made), strict=True))
         self.bound(*(named[one.name] for one in self.bound.program.parameters))
         return made[0] if len(made) == 1 else tuple(made)
@@ -305,6 +314,72 @@ OF_COLUMNS_BY_MEAN = op(gradients_of_columns, results=("dweight", "dbias"))
 OF_COLUMNS_BY_SIZE = op(gradient_of_columns, results=("dweight",))
 
 
+def _norm(
+    x: Any, weight: Any, bias: Any, eps: float, by_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Return the norms of plain tensors, the means of rows if ``by_mean``, and the scales of rows."""
+    rows, columns = _rows("layer_norm" if by_mean else "rms_norm", x, weight, bias), weight.reshape(-1)
+    if not x.numel():
+        raise LaunchError("PyTorch computes norms without elements")
+    mean = None
+    if by_mean:
+        terms = torch.zeros_like(columns) if bias is None else bias.reshape(-1)
+        made, mean, scale = BY_MEAN.operation.run(rows, columns, terms, eps)
+    else:
+        made, scale = BY_SIZE.operation.run(rows, columns, eps)
+    return made.reshape(x.shape), mean, scale
+
+
+def _gradients_of_norm(
+    dy: Any, x: Any, weight: Any, bias: Any, mean: Any, scale: Any, eps: float, needs: tuple[bool, ...]
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of x, weight and bias; PyTorch computes those that want gradients themselves."""
+    columns = weight.reshape(-1)
+    given = dy.reshape(-1, len(columns)), x.reshape(-1, len(columns))
+    rows = (scale,) if mean is None else (mean, scale)
+    if not torch.is_grad_enabled():
+        of_rows = OF_ROWS_BY_SIZE if mean is None else OF_ROWS_BY_MEAN
+        found: list[torch.Tensor | None] = [of_rows(*given, columns, *rows) if needs[0] else None, None, None]
+        if needs[1] or needs[2]:  # not in frozen layers
+            sums = (OF_COLUMNS_BY_SIZE if mean is None else OF_COLUMNS_BY_MEAN)(*given, *rows)
+            found[1:] = [sums, None] if mean is None else sums
+    elif mean is None:
+        found = [*_by_size(given[0], given[1], columns, scale, eps).values(), None]
+    else:
+        found = [*_by_mean(given[0], given[1], columns, mean, scale, eps, bias).values()]
+    likes = (x, weight, weight)
+    return tuple(
+        one.reshape(like.shape) if need and one is not None else None
+        for one, like, need in zip(found, likes, needs, strict=True)
+    )
+
+
+_norm_again = with_replay(_norm, range(3), (3, 4), (3,))
+_gradients_of_norm_again = with_replay(_gradients_of_norm, range(6), (6, 7), (6,))
+
+
+class NormGradient(torch.autograd.Function):
+    """Norms of plain tensors, if nothing observes the call."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, eps: float, by_mean: bool) -> torch.Tensor:
+        """Compute the norms, and keep the means and scales of rows."""
+        made, mean, scale = _norm_again(x, weight, bias, eps, by_mean)
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight, bias, mean, scale)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        """Return the gradients, by two kernels."""
+        x, weight, bias, mean, scale = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        return *_gradients_of_norm_again(dy, x, weight, bias, mean, scale, ctx.eps, needs), None, None
+
+
+_apply_norm = apply_of(NormGradient)
+
+
 @BY_MEAN.backward
 def _by_mean(
     dY: torch.Tensor,
@@ -376,6 +451,10 @@ def _rows(name: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     return x.reshape(-1, weight.numel()) if x.numel() else x
 
 
+@direct(
+    lambda x, weight, bias=None, *, eps=1e-5: _norm_again(x, weight, bias, eps, True)[0],
+    lambda x, weight, bias=None, *, eps=1e-5: _apply_norm(x, weight, bias, eps, True),
+)
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -402,9 +481,6 @@ def layer_norm(
         >>> y.round(decimals=3).tolist()
         [[-1.0, 1.0]]
     """
-    if not isinstance(x, torch.Tensor) and is_traced((x, weight, bias)):
-        traced: torch.Tensor = handle_torch_function(layer_norm, (x, weight, bias), x, weight, bias, eps=eps)
-        return traced
     rows = _rows("layer_norm", x, weight, bias)
     if not x.numel():
         return functional.layer_norm(x, weight.shape, weight, bias, eps)
@@ -414,6 +490,10 @@ def layer_norm(
     return made.reshape(x.shape)
 
 
+@direct(
+    lambda x, weight, *, eps=1e-6: _norm_again(x, weight, None, eps, False)[0],
+    lambda x, weight, *, eps=1e-6: _apply_norm(x, weight, None, eps, False),
+)
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """``x / sqrt(mean of squares + eps) * weight`` for each row, in one kernel that reads x once.
 
@@ -436,9 +516,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> tor
         >>> rms_norm(torch.tensor([[1.0, -7.0]]), torch.full((2,), 5.0)).round().tolist()
         [[1.0, -7.0]]
     """
-    if not isinstance(x, torch.Tensor) and is_traced((x, weight)):
-        traced: torch.Tensor = handle_torch_function(rms_norm, (x, weight), x, weight, eps=eps)
-        return traced
     rows = _rows("rms_norm", x, weight)
     if not x.numel():
         return functional.rms_norm(x, weight.shape, weight, eps)

@@ -21,7 +21,7 @@ from tilewright.torch.products import (
     gradient_of_b,
     matmul,
 )
-from tilewright.torch.registry import NARROWED, Operation, direct, recorded, wants_gradient
+from tilewright.torch.registry import NARROWED, Operation, direct, recorded, wants_gradient, with_replay
 from tilewright.torch.terms import (
     FROM_SUMS,
     TABLES,
@@ -57,16 +57,35 @@ class ChainGradient(torch.autograd.Function):
         else:
             sums = matmul(a, b, bias=bias_b, **words)
             hidden = sums if activation is None or not needs[2] else activated(activation, sums)
-        d_sums = d_a = d_b = d_c = None
-        if needs[2]:
-            d_c = gradient_of_b(dy, hidden, c, **words)
-        if needs[0] or needs[1] or needs[3]:
-            late = {} if activation is None else {"multiply": sums, "derivative": activation}
-            d_sums = matmul(dy, c.mT, **late, **words)
-            d_a = gradient_of_a(d_sums, a, b, **words) if needs[0] else None
-            d_b = gradient_of_b(d_sums, a, b, **words) if needs[1] else None
-        d_bias_b = column_sums(d_sums) if needs[3] else None
-        return d_a, d_b, d_c, d_bias_b, column_sums(dy) if needs[4] else None, None, None
+        return *_chain_again(dy, a, b, c, sums, hidden, needs, activation, precision), None, None
+
+
+def _gradients_of_chain(
+    dy: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    sums: Any,
+    hidden: Any,
+    needs: tuple[bool, ...],
+    activation: str | None,
+    precision: str,
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of two products in a row, whose activation takes ``sums`` to ``hidden``."""
+    words: dict[str, Any] = {"precision": precision}
+    d_sums = d_a = d_b = d_c = None
+    if needs[2]:
+        d_c = gradient_of_b(dy, hidden, c, **words)
+    if needs[0] or needs[1] or needs[3]:
+        late = {} if activation is None else {"multiply": sums, "derivative": activation}
+        d_sums = matmul(dy, c.mT, **late, **words)
+        d_a = gradient_of_a(d_sums, a, b, **words) if needs[0] else None
+        d_b = gradient_of_b(d_sums, a, b, **words) if needs[1] else None
+    d_bias_b = column_sums(d_sums) if needs[3] else None
+    return d_a, d_b, d_c, d_bias_b, column_sums(dy) if needs[4] else None
+
+
+_chain_again = with_replay(_gradients_of_chain, range(6), range(6, 9))
 
 
 GEMM_CHAIN = Operation(

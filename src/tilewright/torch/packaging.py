@@ -8,6 +8,7 @@ PyTorch's stable C++ interface.  A process that loads the library needs neither 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import math
 import tempfile
@@ -191,7 +192,7 @@ def _recorded(operation: Operation, arguments: tuple[Any, ...]) -> Record:
     """
     made = operation.run(*arguments)
     record = Record(operation, arguments, made if isinstance(made, tuple) else (made,))
-    own = getattr(operation.run, "__self__", None)
+    own = getattr(inspect.unwrap(operation.run), "__self__", None)
     if isinstance(own, KernelOperation):
         fresh = own.made(arguments)
         named = dict(zip(own.signature.names, (*arguments, *fresh), strict=True))

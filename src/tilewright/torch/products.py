@@ -25,15 +25,25 @@ from tilewright.ops.ending import ACTIVATIONS as OF_KERNELS
 from tilewright.ops.wanted import check_derivative, dropout_of
 from tilewright.runtime.kernel import Bound, kernel
 from tilewright.torch.contractions import as_matrices, complex_matmul, summed_product
-from tilewright.torch.registry import Operation, batch_first, direct, drawn_seed, recorded
+from tilewright.torch.registry import (
+    Operation,
+    apply_of,
+    direct,
+    is_new,
+    recorded,
+    with_replay,
+)
 from tilewright.torch.terms import (
     ACTIVATIONS,
     FROM_RESULT,
     FROM_SUMS,
     activated,
+    batch_first,
+    drawn_seed,
     finished,
     is_last,
     own_dtype,
+    present,
     product_shape,
     result_like,
 )
@@ -52,7 +62,7 @@ _SUMS = {is_wide: _sums.bind(number=f64 if is_wide else f32) for is_wide in (Fal
 
 
 def _run_sums(rows: torch.Tensor) -> torch.Tensor:
-    made = rows.new_empty(rows.shape[1])
+    made = is_new(rows.new_empty(rows.shape[1]))
     _SUMS[rows.dtype == torch.float64](rows, made)
     return made
 
@@ -110,7 +120,7 @@ def _gates(D: Any, S: Any, Y: Any, of_S: Any, of_Y: Any, *, activation: str, num
 
 
 def _run_gates(dy: Any, sums: Any, multiply: Any, activation: str) -> Any:
-    made = torch.empty_like(sums), torch.empty_like(multiply)
+    made = is_new(torch.empty_like(sums)), is_new(torch.empty_like(multiply))
     number = f64 if torch.float64 in (dy.dtype, multiply.dtype) else f32
     _gates.bind(activation=activation, number=number)(*map(_as_matrix, (dy, sums, multiply, *made)))
     return made
@@ -140,7 +150,7 @@ def _dropping(number: DType) -> Bound:
 
 
 def _run_dropout(x: torch.Tensor, probability: float, seed: int, offset: int) -> torch.Tensor:
-    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    made = is_new(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     wanted = dropout_of("dropout", probability, seed, offset)
     run = _dropping(f64 if x.dtype == torch.float64 else f32)
     run(_as_matrix(x), _as_matrix(made), *wanted.numbers)
@@ -213,6 +223,41 @@ def gradient_of_b(dy: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **options:
     if b.stride(-2) == 1 < b.stride(-1):
         return matmul(dy.mT, a, **options).mT
     return matmul(a.mT, dy, **options)
+
+
+def _gradients(
+    dz: Any, wide: Any, a: Any, b: Any, of_a: Any, of_b: Any, of_bias: Any, alpha: float, precision: str
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients of the operands and of the bias of ``alpha * (a @ b) + bias``.
+
+    Args:
+        dz: the gradient of the sums, in the dtype of the operands.
+        wide: it before it was rounded to that dtype, or None.
+        a: the first operand; None if ``b`` has no gradient.
+        b: the second operand; None if ``a`` has no gradient.
+        of_a: the shape of ``a``.
+        of_b: the shape of ``b``.
+        of_bias: the dtype of the bias; None: it has no gradient.
+        alpha: a number.
+        precision: as in `matmul`.
+    """
+    # Only the shape of an operand that is not kept is needed.
+    one = a if a is not None else dz.new_empty(()).expand(of_a)
+    other = b if b is not None else dz.new_empty(()).expand(of_b)
+    factor = dz
+    if len(of_a) < 2 or len(of_b) < 2:
+        one, other, factor = as_matrices(one, other, factor)
+    options: dict[str, Any] = {} if precision == "exact" else {"precision": precision}
+    if alpha != 1:
+        options["alpha"] = alpha
+    d_a = None if b is None else gradient_of_a(factor, one, other, **options)
+    d_a = d_a if d_a is None or len(of_a) > 1 else d_a.reshape(of_a)
+    d_b = None if a is None else gradient_of_b(factor, one, other, **options)
+    d_b = d_b if d_b is None or len(of_b) > 1 else d_b.reshape(of_b)
+    return d_a, d_b, None if of_bias is None else bias_gradient(dz if wide is None else wide, of_bias)
+
+
+_gradients_again = with_replay(_gradients, range(4), range(4, 9), (7,))
 
 
 # ---------------------------------------------------------------- matmul
@@ -289,26 +334,11 @@ class MatmulGradient(torch.autograd.Function):
                 d_residual = dy.sum_to_size(residual[0]).to(residual[1])
         if dz is None:
             return (None,) * len(ctx.needs_input_grad)
-        if a is not None or b is not None:
-            factor = dz if dz.dtype == kind else dz.to(kind)
-            # Only the shape of an operand that is not kept is needed.
-            one = a if a is not None else factor.new_empty(()).expand(of_a)
-            other = b if b is not None else factor.new_empty(()).expand(of_b)
-            if len(of_a) < 2 or len(of_b) < 2:
-                one, other, factor = as_matrices(one, other, factor)
-            options: dict[str, Any] = {} if precision == "exact" else {"precision": precision}
-            if alpha != 1:
-                options["alpha"] = alpha
-            if b is not None:
-                d_a = gradient_of_a(factor, one, other, **options)
-                d_a = d_a if len(of_a) > 1 else d_a.reshape(of_a)
-            if a is not None:
-                d_b = gradient_of_b(factor, one, other, **options)
-                d_b = d_b if len(of_b) > 1 else d_b.reshape(of_b)
         if c is not None:
             d_c = (dz if beta is None else beta * dz).sum_to_size(c[0]).to(c[1])
-        if of_bias is not None:
-            d_bias = bias_gradient(dz, of_bias)
+        factor = dz if dz.dtype == kind or (a is None and b is None) else dz.to(kind)
+        wide = None if factor is dz else dz
+        d_a, d_b, d_bias = _gradients_again(factor, wide, a, b, of_a, of_b, of_bias, alpha, precision)
         return None, None, d_a, d_b, d_c, d_bias, d_multiply, d_residual, *(None,) * 5
 
 
@@ -327,30 +357,9 @@ def _run_matmul(
     out_dtype: torch.dtype | None,
     sums: Any = None,
 ) -> Any:
-    given: dict[str, Any] = {}  # calls with fewer arguments are looked up sooner
-    if sums is not None:
-        given["sums"] = sums
-    if c is not None:
-        given["c"] = c
-    if beta is not None:
-        given["beta"] = beta
-    if bias is not None:
-        given["bias"] = bias
-    if multiply is not None:
-        given["multiply"] = multiply
-    if residual is not None:
-        given["residual"] = residual
-    if activation is not None:
-        given["activation"] = activation
-    if derivative is not None:
-        given["derivative"] = derivative
-    if alpha != 1:
-        given["alpha"] = alpha
-    if precision != "exact":
-        given["precision"] = precision
-    if out_dtype is not None:
-        given["out_dtype"] = own_dtype(out_dtype)
-    return of_matmul.matmul(a, b, **given)
+    terms = present(c=c, bias=bias, multiply=multiply, residual=residual, sums=sums)
+    words = present(beta=beta, activation=activation, derivative=derivative, out_dtype=own_dtype(out_dtype))
+    return of_matmul.matmul(a, b, alpha=alpha, precision=precision, **terms, **words)
 
 
 def _matmul_with_gradient(
@@ -381,8 +390,7 @@ def _matmul_with_gradient(
     return apply(True, a, b, c, bias, multiply, residual, alpha, beta, activation, *words)[0]
 
 
-_apply_directly = super(torch.autograd.Function, MatmulGradient).apply
-"""`MatmulGradient.apply` without its check for transforms of `torch.func`."""
+_apply_directly = apply_of(MatmulGradient)
 
 
 def _matmul_recorded(
@@ -464,7 +472,7 @@ MATMUL: Operation = Operation(
 
 
 def _run_matmul_and_sums(*args: Any) -> Any:
-    sums = _like_product(*args)
+    sums = is_new(_like_product(*args))
     return partial(_run_matmul, sums=sums)(*args), sums
 
 

@@ -9,9 +9,11 @@ that is a subclass, lazily conjugated or without memory.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
@@ -23,8 +25,11 @@ from torch.utils._device import DeviceContext
 from tilewright.dtypes import IN_TORCH, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LaunchError
-from tilewright.runtime.frameworks import has_tangent
-from tilewright.targets.target import HOST
+from tilewright.ops.replay import IN_SCRATCH, Replay, ReplayedLaunch, is_recorded, selector
+from tilewright.runtime.call_log import CALL_LOG
+from tilewright.runtime.executable import Prepared
+from tilewright.runtime.frameworks import TORCH, has_tangent
+from tilewright.runtime.plans import RECORDING, Plans
 
 FunctionType = TypeVar("FunctionType", bound=Callable[..., Any])
 
@@ -118,26 +123,6 @@ def check_no_tangents(name: str, args: Sequence[Any]) -> None:
         )
 
 
-def drawn_seed(name: str, largest: int) -> int:
-    """Draw a seed of dropout by PyTorch's generator of the CPU.
-
-    Args:
-        name: the operation.
-        largest: a number; the seed is less.
-
-    Raises:
-        LaunchError: `torch.func.vmap` with ``randomness="different"``, which draws a seed for each call.
-    """
-    drawn = torch.randint(largest, (), device=HOST)
-    if not is_compiling() and torch._C._functorch.is_batchedtensor(drawn):
-        raise LaunchError(
-            f"tilewright.torch.{name}: torch.func.vmap draws a seed of dropout for each call, and a kernel "
-            "takes one seed",
-            "randomness='same', or seed= with a call for each seed",
-        )
-    return int(drawn)
-
-
 def is_traced(given: Sequence[Any]) -> bool:
     """Return whether an argument is no tensor, and overrides functions, as proxies of `torch.fx` do.
 
@@ -177,6 +162,12 @@ def _is_below_transform() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(front)
 
 
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return ``apply`` of a function with a gradient, without its check for transforms of `torch.func`."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    return apply
+
+
 def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
     """Apply a function with a gradient, at one level of the transforms of `torch.func`.
 
@@ -188,7 +179,7 @@ def recorded(function: type[torch.autograd.Function], *args: Any) -> Any:
         function: computes the result, saves tensors, and defines the gradient.
         args: all of its arguments.
     """
-    apply = super(torch.autograd.Function, function).apply
+    apply = apply_of(function)
     if not _is_below_transform():
         return apply(*args)
     with enable_single_level_autograd_function():
@@ -267,6 +258,231 @@ def direct(
     return decorate
 
 
+# ---------------------------------------------------------------- repeated calls of several launches
+#
+# An operation, or a gradient, launches one or several kernels after Python code has made views, results and
+# arguments for each of them.  `with_replay` finds all launches of a repeated call at once.
+
+MOST_TRIES = 8
+"""Calls of one key whose launches are recorded in vain; later ones are not recorded."""
+
+MOST_KEYS = 256
+"""Keys of calls that were not recorded yet; one more clears the table."""
+
+
+class LaunchSequence(NamedTuple):
+    """All launches of a call, for other tensors of the same metadata.
+
+    The values of a call are its tensors, then its new tensors, then constants.
+
+    Args:
+        launches: for each launch its function, and selectors of its arguments among the values and of its
+            arrays among the addresses of all tensors.
+        makers: functions that make the new tensors.
+        constants: numbers of the kernels, and None.
+        results: selects among the values what the call returns.
+        prepared_launches: the prepared launches, in order.
+    """
+
+    launches: tuple[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]], ...]
+    makers: tuple[Callable[[], torch.Tensor], ...]
+    constants: tuple[Any, ...]
+    results: Callable[[Sequence[Any]], Any]
+    prepared_launches: tuple[Prepared, ...]
+
+    @staticmethod
+    def of(tensors: Sequence[torch.Tensor | None], result: Any) -> LaunchSequence | None:
+        """Return the launches that `RECORDING` has of a call; None if they do not repeat the call.
+
+        They repeat it if each of their arrays begins where a tensor of the call or a new tensor begins, and
+        if the results are these new tensors.  PyTorch computed any other array.
+
+        Args:
+            tensors: the tensors of the call.
+            result: what the call returned: a tensor or None, or a tuple of them.
+        """
+        noted, parts = RECORDING.launches or [], result if isinstance(result, tuple) else (result,)
+        if None in noted or not noted:
+            return None
+        steps = [_step_of(*one) for one in noted]
+        fresh = [one[1][place] for one in noted if type(one[0]) is Replay for place, _ in one[0].fresh]
+        empty = [one for one in parts if isinstance(one, torch.Tensor) and not one.numel()]
+        made = [*{id(one): one for one in (*(RECORDING.made or ()), *fresh, *empty)}.values()]
+        values: list[Any] = [*tensors, *made]
+        there = [one for one in values if one is not None]
+        if not all(isinstance(one, torch.Tensor) for one in there):
+            return None
+        if any(not one.is_inference() and one._version for one in made):
+            return None  # PyTorch changed it in place
+        places = {one.data_ptr(): at for at, one in enumerate(values) if one is not None and one.numel()}
+        if len(places) != sum(one.numel() > 0 for one in there):
+            return None  # two of them begin at one address
+
+        def place_of(value: Any) -> int:
+            """The index of a value; -1 for a tensor of PyTorch.  Numbers are added to the values."""
+            if not isinstance(value, torch.Tensor):
+                values.append(value)
+                return len(values) - 1
+            same = (at for at, one in enumerate(values) if one is value)
+            return next(same, places.get(value.data_ptr(), -1) if value.numel() else -1)
+
+        launches, first = list[Any](), len(tensors)
+        for run, arguments, stored in steps:
+            found = [place_of(one) for one in arguments]
+            arrays = [at for at, one in zip(found, arguments, strict=True) if isinstance(one, torch.Tensor)]
+            if min(found) < 0 or not arrays or any(found[at] < first for at in stored):
+                return None
+            launches.append((run, selector(found), selector(arrays)))
+        chosen = [place_of(one) for one in parts]
+        for at, one in zip(chosen, parts, strict=True):
+            if one is None:
+                continue
+            if at < first or chosen.count(at) > 1 or torch.empty_like(one).stride() != one.stride():
+                return None
+            if (one.numel(), one.dtype) != (values[at].numel(), values[at].dtype):
+                return None
+            values[at] = one
+        news = values[first : first + len(made)]
+        return LaunchSequence(
+            tuple(launches),
+            tuple(partial(one.new_empty(0).new_empty_strided, one.shape, one.stride()) for one in news),
+            tuple(values[first + len(made) :]),
+            selector(chosen) if isinstance(result, tuple) else itemgetter(chosen[0]),
+            tuple(launch for one in noted for launch in _prepared_of(one[0])),
+        )
+
+
+def _prepared_of(launched: Any) -> tuple[Prepared, ...]:
+    return launched.prepared_launches if isinstance(launched, Replay) else (launched,)
+
+
+def _step_of(launched: Any, values: Sequence[Any], numbers: tuple[Any, ...] = ()) -> tuple[Any, Any, Any]:
+    """Return the function of a recorded launch, its arguments, and the places of those that must be new."""
+    if not isinstance(launched, Replay):
+        return launched.launch, values, ()
+    numbers = (*launched.numbers, *numbers) if launched.takes_more else launched.numbers or numbers
+    first = launched.launches[0]
+    used = sorted({at for one in launched.launches for at in one.places} - {IN_SCRATCH})
+    is_single = len(launched.launches) == 1 and not first.offsets
+    order = first.places if is_single else used
+    arrays = [values[at] for at in order]
+    stored = [order.index(one.stored) for one in launched.clear if one.stored in order]
+    if is_single:
+        return first.prepared.launch, (*arrays, *first.own, *numbers), stored
+    own = tuple(
+        ReplayedLaunch.of(
+            one.prepared,
+            tuple(at if at == IN_SCRATCH else used.index(at) for at in one.places),
+            one.offsets,
+            one.own,
+        )
+        for one in launched.launches
+    )
+    record = replace(launched, launches=own, clear=(), fresh=(), numbers=numbers, takes_more=False)
+
+    def run(arguments: Sequence[Any], addresses: Sequence[int], stream: Any) -> None:
+        record.run(arguments, addresses, (), stream)
+
+    return run, arrays, stored
+
+
+def is_new(made: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor without contents, which a function of `with_replay` made for a kernel to fill."""
+    if RECORDING.made is not None:
+        RECORDING.made.append(made)
+    return made
+
+
+def with_replay(
+    function: FunctionType, tensors: Sequence[int], words: Sequence[int] = (), floats: Sequence[int] = ()
+) -> FunctionType:
+    """Return a function of tensors whose launches are repeated if a call is like an earlier one.
+
+    A key has the metadata of each tensor, and the other arguments.  The second call of a key is recorded.
+    The function stores only into new tensors, which it passes to `is_new`, or which operations return; its
+    views of a tensor begin where the tensor begins.
+
+    Args:
+        function: takes positional arguments, and depends on nothing else. If PyTorch computes a part of a
+            call, the function is called each time.
+        tensors: places of the arguments that are tensors or None.
+        words: places of the other arguments.
+        floats: places of those among them that may be -0.0, which is equal to 0.0.
+    """
+    if CALL_LOG is not None:
+        return function
+    of_tensors, of_words = selector(tensors), selector(words) if words else lambda args: ()
+    plans = Plans[LaunchSequence]()
+    tries = dict[Hashable, int]()
+    find, locate = plans.find, TORCH.locate
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        if RECORDING.launches is not None or is_recorded() or is_observed():
+            return function(*args)
+        given = of_tensors(args)
+        key: list[Any] = [of_words(args)]
+        every: list[Any] = [*given]
+        at: list[Any] = []
+        try:
+            for one in given:
+                if one is None:
+                    key.append(None)
+                    at.append(0)
+                elif type(one) in PLAIN:
+                    exact, address = locate(one, 0)
+                    key.append(exact)
+                    at.append(address)
+                else:
+                    return function(*args)
+            for place in floats:
+                value = args[place]
+                if not value or type(value) is complex:
+                    key.append(repr(value))
+            whole = tuple(key)
+            known = find(whole)
+        except (LaunchError, RuntimeError, TypeError):  # the function says what is wrong
+            return function(*args)
+        if known is None:
+            return record(whole, given, args)
+        for make in known.makers:
+            made = make()
+            address = made.data_ptr()
+            if address & 15:  # the kernels were compiled for multiples of 16
+                return function(*args)
+            every.append(made)
+            at.append(address)
+        every += known.constants
+        for launch, arguments_of, pointers_of in known.launches:
+            launch(arguments_of(every), pointers_of(at), None)
+        return known.results(every)
+
+    def record(key: Hashable, given: Sequence[Any], args: Sequence[Any]) -> Any:
+        count = tries.get(key, 0)
+        if count > MOST_TRIES:
+            return function(*args)
+        if len(tries) >= MOST_KEYS:
+            tries.clear()
+        tries[key] = count + 1
+        if not count:  # numbers that never repeat, such as seeds, are not recorded
+            return function(*args)
+        RECORDING.launches, RECORDING.made = [], []
+        try:
+            result = function(*args)
+            found = LaunchSequence.of(given, result)
+        finally:
+            RECORDING.launches = RECORDING.made = None
+        if found is not None:
+            plans.keep(key, found)
+            del tries[key]
+        return result
+
+    return cast(FunctionType, call)
+
+
+# ---------------------------------------------------------------- operations
+
+
 class Operation:
     """An operation of PyTorch whose kernel is a call of this library.
 
@@ -293,12 +509,14 @@ class Operation:
         refusal: str = "",
     ) -> None:
         self.name = schema.partition("(")[0]
-        self.run = run
         self.refusal = refusal
+        self._apply: Callable[..., Any] | None = None
         if isinstance(differentiate, type):
             gradient: Any = differentiate
             gradient.forward = staticmethod(self.inside)
             differentiate = partial(recorded, gradient)
+            directly = {"forward": staticmethod(lambda *args: self.run(*args))}
+            self._apply = apply_of(type(gradient.__name__, (gradient,), directly))
         self._differentiate = differentiate
         self._batched = batched
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -306,6 +524,10 @@ class Operation:
         declared = [(one.name, "Tensor" in str(one.type)) for one in self.overload._schema.arguments]
         OPERATIONS[self.name] = self
         self._words = {at: name for at, (name, is_tensor) in enumerate(declared) if not is_tensor}
+        kinds = [str(one.type) for one in self.overload._schema.arguments]
+        tensors = [at for at, kind in enumerate(kinds) if "Tensor" in kind]
+        floats = [at for at, kind in enumerate(kinds) if "float" in kind or "number" in kind]
+        self.run = run = with_replay(run, tensors, [*self._words], floats)
         for device in DEVICES:
             LIBRARY.impl(self.name, run, device)
             if cast:
@@ -338,7 +560,7 @@ class Operation:
         if forward_ad._current_level >= 0:
             check_no_tangents(self.name, args)
         if wanted and torch.is_grad_enabled():
-            return self.differentiate(*args)
+            return (self._apply or self.differentiate)(*args)
         try:
             return self.run(*args)
         except (LaunchError, AttributeError):
@@ -469,21 +691,3 @@ def _selected(args: Sequence[Any], dims: Sequence[Any], at: int | None) -> list[
         else:
             made.append(one.select(dim, at))
     return made
-
-
-def batch_first(one: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
-    """Return a batched argument with its batch first, then dimensions of extent 1 up to a rank.
-
-    Args:
-        one: the argument.
-        dim: the batched dimension; None: the argument is not batched, and stays as it is.
-        rank: dimensions after the batch.
-
-    Example:
-        >>> batch_first(torch.zeros(4, 7), 1, 3).shape
-        torch.Size([7, 1, 1, 4])
-    """
-    if dim is None:
-        return one
-    moved = one.movedim(dim, 0)
-    return moved[(slice(None), *(None,) * (rank - moved.dim() + 1))]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.compiler import is_compiling
 
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
@@ -250,6 +251,44 @@ def reduced_to(gradient: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
         [3.0, 3.0, 3.0, 3.0]
     """
     return gradient.sum_to_size(one.shape).to(one.dtype)
+
+
+def drawn_seed(name: str, largest: int) -> int:
+    """Draw a seed of dropout by PyTorch's generator of the CPU.
+
+    Args:
+        name: the operation.
+        largest: a number; the seed is less.
+
+    Raises:
+        LaunchError: `torch.func.vmap` with ``randomness="different"``, which draws a seed for each call.
+    """
+    drawn = torch.randint(largest, (), device=HOST)
+    if not is_compiling() and torch._C._functorch.is_batchedtensor(drawn):
+        raise LaunchError(
+            f"tilewright.torch.{name}: torch.func.vmap draws a seed of dropout for each call, and a kernel "
+            "takes one seed",
+            "randomness='same', or seed= with a call for each seed",
+        )
+    return int(drawn)
+
+
+def batch_first(one: torch.Tensor, dim: int | None, rank: int) -> torch.Tensor:
+    """Return a batched argument with its batch first, then dimensions of extent 1 up to a rank.
+
+    Args:
+        one: the argument.
+        dim: the batched dimension; None: the argument is not batched, and stays as it is.
+        rank: dimensions after the batch.
+
+    Example:
+        >>> batch_first(torch.zeros(4, 7), 1, 3).shape
+        torch.Size([7, 1, 1, 4])
+    """
+    if dim is None:
+        return one
+    moved = one.movedim(dim, 0)
+    return moved[(slice(None), *(None,) * (rank - moved.dim() + 1))]
 
 
 TABLES = {"nf4": ("u4", NF4)}
