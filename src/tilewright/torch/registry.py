@@ -474,7 +474,7 @@ def with_replay(
             RECORDING.launches = RECORDING.made = None
         if found is not None:
             plans.keep(key, found)
-            del tries[key]
+            tries.pop(key, None)  # another thread may have kept the same call
         return result
 
     return cast(FunctionType, call)
