@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tilewright.torch as tt
 from tilewright.ops.replay import recorded_calls
 from tilewright.runtime.plans import RECORDING
-from tilewright.torch import products
+from tilewright.torch import layers, products
 from tilewright.torch.registry import MOST_KEYS, MOST_TRIES, is_new, with_replay
+from tilewright.torch.terms import numbers_of_codes
 
 TIMES = MOST_TRIES
 
@@ -151,6 +152,16 @@ def test_an_argument_that_is_written() -> None:
 
 def tilewright_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     products.tilewright_mm(a, b, out=out)
+
+
+def test_packed_operands_are_not_replayed() -> None:
+    """The array of such a launch is no tensor, but holds one."""
+    x, scales = drawn(3, 8), torch.ones(2, 4)
+    words = None, None, None, 1.0, 4, "i4", None, None
+    for seed in range(TIMES):
+        codes = drawn(4, 4, seed=seed).to(torch.uint8).mT
+        exact = x @ numbers_of_codes(codes, scales, None, 4, "i4")
+        assert torch.equal(layers.SCALED_MM.run(x, codes, None, scales, None, *words), exact)
 
 
 def test_numbers_that_never_repeat() -> None:

@@ -319,10 +319,10 @@ class LaunchSequence(NamedTuple):
             return None  # two of them begin at one address
 
         def place_of(value: Any) -> int:
-            """The index of a value; -1 for a tensor of PyTorch.  Numbers are added to the values."""
+            """The index of a value; -1 for an array of PyTorch or around a tensor.  Numbers become values."""
             if not isinstance(value, torch.Tensor):
                 values.append(value)
-                return len(values) - 1
+                return len(values) - 1 if type(value) in PASSED else -1
             same = (at for at, one in enumerate(values) if one is value)
             return next(same, places.get(value.data_ptr(), -1) if value.numel() else -1)
 
