@@ -699,3 +699,32 @@ def test_complex_numbers_are_no_arguments() -> None:
 
         @tw.kernel(X="N", alpha=tw.c64)
         def scaled(X: Any, alpha: Any) -> None: ...
+
+
+@tw.kernel(X="M N", V="N E", C="M E")
+def summed_rows_and_products(X: Any, V: Any, C: Any) -> None:
+    for m, e in tw.tiles(C):
+        total = tw.zeros((m,), X.dtype)
+        acc = tw.zeros((m, e), X.dtype)
+        for n in tw.steps(X.shape[1]):
+            x = X[m, n] * X[m, n]
+            total.assign(total + x.sum(axis=1))
+            acc += x @ V[n, e]
+        C[m, e] = acc + total[:, None]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_loops_fit_the_registers_of_threads(kind: str, arch: str) -> None:
+    """Three left operands are held at once; longer steps are refused, and the nearest legal ones compile."""
+    shapes = ((470, 594), (594, 537), (470, 537))
+    arrays = [tw.like(tw.dtype(kind), shape) for shape in shapes]
+    bound = summed_rows_and_products.bind()
+    chosen = bound.schedule_for(*arrays, target="cuda", arch=arch)
+    assert summed_rows_and_products.bind(schedule=chosen).compile(*arrays, target="cuda", arch=arch)
+    rows, run, depth = chosen.tile
+    long = dataclasses.replace(chosen, tile=(rows, 2 * run, depth))
+    with pytest.raises(tw.ScheduleError) as refused:
+        summed_rows_and_products.bind(schedule=long).compile(*arrays, target="cuda", arch=arch)
+    assert "registers of a thread hold the state and the left operands of its products" in str(refused.value)
+    assert f"nearest legal choice: tile={chosen.tile}" in str(refused.value)

@@ -12,7 +12,7 @@ from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.facts import Reasons, against_waits
-from tilewright.schedule.fixup import WorkspaceSums
+from tilewright.schedule.fixup import REGISTER_BYTES, WorkspaceSums
 from tilewright.schedule.folds import elementwise, group_choice
 from tilewright.schedule.folds.form import FoldForm, is_computed, may_replace, transposed
 from tilewright.schedule.folds.kept import against_exchange, against_kept, exchanged_bytes
@@ -88,6 +88,33 @@ def _reasons(schedule: Schedule, form: FoldForm, specs: Mapping[str, TensorSpec]
         ):
             near = f"a state with fewer rows along {form.m.name}"
         yield "tile", f"{used} bytes of shared memory; {arch.name} has {arch.shared_bytes}", near, step
+    elif not wrong and arch.thread_registers and form.alias is None:
+        threads = schedule.warps[0] * arch.lanes
+        limit, used = (
+            min(arch.thread_registers, arch.registers_of_each(threads)),
+            mixed_registers(schedule, form),
+        )
+        if used > limit:
+            rows, run, depth = schedule.tile
+            near = f"tile={(rows, max(run // 2, 1), depth)}"
+            text = f"{used} registers of a thread hold the state and the left operands of its products"
+            yield "tile", f"{text}; with {threads} threads {arch.name} has {limit}", near, step
+
+
+def mixed_registers(schedule: Schedule, form: FoldForm) -> int:
+    """Registers of a thread for the state, and for the left operands of all products along the loop.
+
+    A step computes the left operands from the old state, before the first product changes it.
+    """
+    (rows, run, _), atom = schedule.tile, schedule.atom
+    m, n, k = atom.shape
+    high = rows // (m * schedule.warps[0])
+    sums = atom.c.size_values * high * (schedule.width // n)
+    lines = sum(not {*form.columns} & {*cell.axes} for cell in form.fold.cells)
+    state = (len(form.mixtures) * sums + lines * high) * form.total.bytes
+    left = atom.a.size_values * high * (run // k) * form.element.bytes
+    held = len({id(one.a) for one in form.mixtures})
+    return -(-(state + held * left) // REGISTER_BYTES)
 
 
 def _scan(schedule: Schedule, form: FoldForm) -> Reasons:
