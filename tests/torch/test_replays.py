@@ -259,6 +259,21 @@ def test_transforms_and_batched_gradients_after_replays() -> None:
     assert torch.equal(found, torch.einsum("mk,bmn->bkn", x, rows))
 
 
+@pytest.mark.parametrize("of_rows", ["layer_norm", "layer_norm without a bias", "rms_norm"])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6)])
+def test_norms_that_are_changed_in_place(of_rows: str, shape: tuple[int, ...]) -> None:
+    given = [torch.ones(6).requires_grad_() for _ in range(2 if of_rows == "layer_norm" else 1)]
+    norm = getattr(tt, of_rows.partition(" ")[0])
+    for seed in range(5):
+        x = drawn(*shape, seed=seed).requires_grad_()
+        expected = norm(x, *given) * 2 + 1
+        made = norm(x, *given)
+        made *= 2
+        made += 1
+        assert torch.equal(made, expected)
+        assert all(map(torch.equal, *(torch.autograd.grad(one.sum(), [x, *given]) for one in (made, expected))))
+
+
 def test_second_derivatives_after_replays() -> None:
     def first(create: bool, call: Callable[..., Any]) -> Any:
         x, w = drawn(5, 6).requires_grad_(), drawn(4, 6, seed=1).requires_grad_()

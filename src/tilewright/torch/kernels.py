@@ -327,7 +327,8 @@ def _norm(
         made, mean, scale = BY_MEAN.operation.run(rows, columns, terms, eps)
     else:
         made, scale = BY_SIZE.operation.run(rows, columns, eps)
-    return made.reshape(x.shape), mean, scale
+    # PyTorch refuses changes in place of a view that a `torch.autograd.Function` returns.
+    return torch.ops.aten._unsafe_view(made, x.shape), mean, scale
 
 
 def _gradients_of_norm(
