@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import tilewright as tw
 import tilewright.torch as tt
+from tilewright.errors import LaunchError
 from tilewright.ops.replay import recorded_calls
 from tilewright.runtime.plans import RECORDING
 from tilewright.torch import layers, products
@@ -148,6 +150,27 @@ def test_an_argument_that_is_written() -> None:
         counted(a, b, out)
         assert torch.equal(out.double(), a.double() @ b.double())
     assert counted.calls == TIMES
+
+
+@tw.kernel(A="M N", D="M N", C="M N")
+def two_multiples(A, D, C):
+    for m, n in tw.tiles(C):
+        C[m, n] = A[m, n] * 2
+        D[m, n] = A[m, n] * 3
+
+
+def test_an_argument_that_a_kernel_stores() -> None:
+    """Each call checks that it shares no memory with other arguments."""
+    both = tt.op(two_multiples, results=("C",))
+    for seed in range(TIMES):
+        a, d = drawn(4, 4, seed=seed), torch.empty(4, 4)
+        assert torch.equal(both(a, d), 2 * a)
+        assert torch.equal(d, 3 * a)
+    whole = drawn(5, 4)  # of the same alignment
+    before = whole.clone()
+    with pytest.raises(LaunchError, match="D and A share memory"):
+        both(whole[:4], whole[1:])
+    assert torch.equal(whole, before)
 
 
 def tilewright_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

@@ -253,7 +253,8 @@ class Bound(BoundChecks):
             plan, pointers = self.planned(arguments, target)
             plan.prepared.launch(arguments, pointers, stream)
             if RECORDING.launches is not None:
-                RECORDING.launches.append((plan.prepared, arguments))
+                stored = tuple(pair.stored for pair in plan.pairs)
+                RECORDING.launches.append((plan.prepared, arguments, stored))
         except Exception as error:
             trim(error)
             raise

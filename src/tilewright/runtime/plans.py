@@ -119,7 +119,8 @@ class LaunchRecord(threading.local):
     """The launches that a thread records while it runs a function, to repeat them later.
 
     A recorded launch is the `Replay` of a call with the call's arrays and numbers; or the prepared launch of
-    a kernel with its arguments; or None for a call that was planned anew, which makes the recording useless.
+    a kernel, its arguments, and the places of stored arrays that must share no memory with others; or None
+    for a call that was planned anew, which makes the recording useless.
     """
 
     launches: list[Any] | None = None

@@ -313,7 +313,7 @@ class LaunchSequence(NamedTuple):
         if not all(isinstance(one, torch.Tensor) for one in there):
             return None
         if any(not one.is_inference() and one._version for one in made):
-            return None  # PyTorch changed it in place
+            return None  # PyTorch changed it in place; tensors of inference mode do not count their changes
         places = {one.data_ptr(): at for at, one in enumerate(values) if one is not None and one.numel()}
         if len(places) != sum(one.numel() > 0 for one in there):
             return None  # two of them begin at one address
@@ -330,14 +330,16 @@ class LaunchSequence(NamedTuple):
         for run, arguments, stored in steps:
             found = [place_of(one) for one in arguments]
             arrays = [at for at, one in zip(found, arguments, strict=True) if isinstance(one, torch.Tensor)]
-            if min(found) < 0 or not arrays or any(found[at] < first for at in stored):
+            if min(found) < 0 or not arrays or any(arrays[at] < first for at in stored):
                 return None
             launches.append((run, selector(found), selector(arrays)))
         chosen = [place_of(one) for one in parts]
         for at, one in zip(chosen, parts, strict=True):
             if one is None:
                 continue
-            if at < first or chosen.count(at) > 1 or torch.empty_like(one).stride() != one.stride():
+            if at < first or chosen.count(at) > 1:
+                return None
+            if torch.empty_like(one, device="meta").stride() != one.stride():
                 return None
             if (one.numel(), one.dtype) != (values[at].numel(), values[at].dtype):
                 return None
@@ -356,11 +358,17 @@ def _prepared_of(launched: Any) -> tuple[Prepared, ...]:
     return launched.prepared_launches if isinstance(launched, Replay) else (launched,)
 
 
-def _step_of(launched: Any, values: Sequence[Any], numbers: tuple[Any, ...] = ()) -> tuple[Any, Any, Any]:
-    """Return the function of a recorded launch, its arguments, and the places of those that must be new."""
+def _step_of(launched: Any, values: Sequence[Any], more: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """Return the function of a recorded launch, its arguments, and which of its arrays must be new.
+
+    Args:
+        launched: the `Replay` of a call, or the prepared launch of a kernel.
+        values: the arrays of the call, or the arguments of the kernel.
+        more: the numbers of the call, or the places of the kernel's arrays that must be new.
+    """
     if not isinstance(launched, Replay):
-        return launched.launch, values, ()
-    numbers = (*launched.numbers, *numbers) if launched.takes_more else launched.numbers or numbers
+        return launched.launch, values, more
+    numbers = (*launched.numbers, *more) if launched.takes_more else launched.numbers or more
     first = launched.launches[0]
     used = sorted({at for one in launched.launches for at in one.places} - {IN_SCRATCH})
     is_single = len(launched.launches) == 1 and not first.offsets
