@@ -200,6 +200,33 @@ def test_numbers_that_never_repeat() -> None:
     assert not torch.equal(first[0], first[1])
 
 
+def test_a_recording_needs_no_memory() -> None:
+    """A result may have most of a GPU's memory."""
+    made = list[int]()
+
+    class Allocations(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            made.append(0 if result.is_meta else result.numel())
+            return result
+
+    mode = Allocations()
+
+    def product(a: Any, b: Any) -> Any:
+        result = tt.matmul(a, b)
+        mode.__enter__()  # sees all that is done with the result
+        return result
+
+    call, given = with_replay(product, range(2)), (drawn(5, 4), drawn(4, 6))
+    for _ in range(2):  # the second one is recorded
+        exact = given[0] @ given[1]
+        result = call(*given)
+        mode.__exit__(None, None, None)
+        assert torch.equal(result, exact)
+    assert made
+    assert max(made) == 0
+
+
 def test_an_error_ends_the_recording() -> None:
     def fails(a: Any, b: Any) -> Any:
         tt.matmul(a, b)
