@@ -321,7 +321,9 @@ def test_norms_that_are_changed_in_place(of_rows: str, shape: tuple[int, ...]) -
         made *= 2
         made += 1
         assert torch.equal(made, expected)
-        assert all(map(torch.equal, *(torch.autograd.grad(one.sum(), [x, *given]) for one in (made, expected))))
+        assert all(
+            map(torch.equal, *(torch.autograd.grad(one.sum(), [x, *given]) for one in (made, expected)))
+        )
 
 
 def test_second_derivatives_after_replays() -> None:
