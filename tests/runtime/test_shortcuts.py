@@ -237,6 +237,26 @@ def test_many_threads_have_their_own_products(unlocked: None) -> None:
     assert any(taken)
 
 
+def test_a_table_that_is_dropped_while_it_gets_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may drop it at any time, because it loads many kernels."""
+    a, b = matrices(11, 6, 5)
+    add, dropped = shortcut_table.ShortcutTable.add, []
+
+    def add_and_drop(*args: Any) -> None:
+        add(*args)
+        matmul._SHORTCUTS.forget()
+        dropped.append(args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shortcut_table.ShortcutTable, "add", add_and_drop)
+        for _ in range(3):
+            assert close(tw.matmul(a, b), a, b)
+    assert dropped
+    for _ in range(2):
+        assert close(tw.matmul(a, b), a, b)
+    assert close(known(a, b), a, b)
+
+
 def test_arrays_that_are_reshaped_in_place_are_others() -> None:
     a, b = matrices(8, 8, 8)
     tw.matmul(a, b)

@@ -194,14 +194,15 @@ class Shortcuts:
         launch = prepared.inline(numbers)
         if launch is None:
             return
-        if self._table is None or self._table.count >= MOST_SHORTCUTS:
+        table = self._table  # another thread may drop it meanwhile
+        if table is None or table.count >= MOST_SHORTCUTS:
             self.forget()
-            self._table = launch.table()
-            self._refused = self._table is None
-        if self._table is not None:
+            table = launch.table()
+            self._refused = table is None
+        if table is not None:
             prepared.executable.holders.add(self)
-            self._table.add(launch, arrays, addresses, fresh)
-            self.call = self._table.call
+            table.add(launch, arrays, addresses, fresh)
+            self.call, self._table = table.call, table
 
     def forget(self, executable: Executable | None = None) -> None:
         """Drop all launches if one of them runs this executable, or in any case without an argument."""
