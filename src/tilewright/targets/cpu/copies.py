@@ -132,8 +132,8 @@ def steps_of(emitter: CpuEmitter, sides: tuple[CopySide, CopySide], far: int) ->
         step = loops.stride(far, axis)
         if isinstance(step, Sym) and step not in made:
             offsets = tuple(expand(substitute(offset, {step: PAIR})) for offset in loops.offsets)
-            pair_bytes = PAIR * sides[far].dtype.bytes
-            if blocks_of_pairs(replace(loops, offsets=offsets), emitter.arch.vector_bytes, pair_bytes):
+            sizes = emitter.arch.vector_bytes, PAIR * sides[far].dtype.bytes
+            if blocks_of_pairs(replace(loops, offsets=offsets), far, *sizes):
                 made.append(step)
     return made
 

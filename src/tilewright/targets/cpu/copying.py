@@ -399,15 +399,15 @@ class Copying:
         if not self._is_independent():
             return 0
         if self.twin is not None:
-            dtype = self.source.dtype
-            pairs = blocks_of_pairs(loops, self.emitter.arch.vector_bytes, PAIR * dtype.bytes)
-            if pairs is None or dtype not in (f32, f64) or dtype != self.target.dtype:
+            dtype, pairs = self.source.dtype, 0 if self.target.is_scratch else 1
+            square = blocks_of_pairs(loops, pairs, self.emitter.arch.vector_bytes, PAIR * dtype.bytes)
+            if square is None or dtype not in (f32, f64) or dtype != self.target.dtype:
                 return 0
-            along, across, lanes = pairs.along, pairs.across, pairs.lanes
-            name = transposition_of_pairs(self.emitter, dtype, lanes, is_stored=pairs.pairs == 1)
+            along, across, lanes, row_step, step = square
+            name = transposition_of_pairs(self.emitter, dtype, lanes, is_stored=pairs == 1)
             of_side = {
-                pairs.pairs: ([sides[pairs.pairs].name], pairs.row_step),
-                1 - pairs.pairs: ([sides[1 - pairs.pairs].name, self.twin], pairs.step),
+                pairs: ([sides[pairs].name], row_step),
+                1 - pairs: ([sides[1 - pairs].name, self.twin], step),
             }
         else:
             found = blocks(loops, sides, self.emitter.arch.vector_bytes)

@@ -264,7 +264,6 @@ class PairBlocks(NamedTuple):
     Args:
         along: the contiguous axis of the parts.
         across: the contiguous axis of the pairs.
-        pairs: index of the side with pairs.
         lanes: the side of a block.
         row_step: stride of the pairs along `along`.
         step: stride of the parts along `across`.
@@ -272,35 +271,34 @@ class PairBlocks(NamedTuple):
 
     along: Axis
     across: Axis
-    pairs: int
     lanes: int
     row_step: Int
     step: Int
 
 
-def blocks_of_pairs(loops: Nest, vector_bytes: int, pair_bytes: int) -> PairBlocks | None:
+def blocks_of_pairs(loops: Nest, pairs: int, vector_bytes: int, pair_bytes: int) -> PairBlocks | None:
     """Return the blocks of a copy; None if it has one contiguous axis, or accesses under conditions.
 
     Args:
         loops: the loops of the copy.
+        pairs: index of the side with pairs.
         vector_bytes: vector width of the processor.
         pair_bytes: bytes of a pair.
     """
-    for pairs in (0, 1):
-        along = [axis for axis in loops.axes if loops.stride(1 - pairs, axis) == 1]
-        across = [axis for axis in loops.axes if loops.stride(pairs, axis) == PAIR]
-        if len(along) != 1 or len(across) != 1 or along == across or loops.conditions != (TRUE, TRUE):
-            continue
-        found = along[0], across[0]
-        if not all(is_last(axis, loops.axes) and axis.scale == 1 for axis in found):
-            continue
-        lanes = vector_bytes // pair_bytes
-        while lanes > 1 and any(axis.extent % lanes for axis in found):
-            lanes //= 2
-        row_step, step = loops.stride(pairs, found[0]), loops.stride(1 - pairs, found[1])
-        if lanes * pair_bytes >= LEAST_BLOCK_BYTES and row_step is not None and step is not None:
-            return PairBlocks(*found, pairs, lanes, row_step, step)
-    return None
+    along = [axis for axis in loops.axes if loops.stride(1 - pairs, axis) == 1]
+    across = [axis for axis in loops.axes if loops.stride(pairs, axis) == PAIR]
+    if len(along) != 1 or len(across) != 1 or along == across or loops.conditions != (TRUE, TRUE):
+        return None
+    found = along[0], across[0]
+    if not all(is_last(axis, loops.axes) and axis.scale == 1 for axis in found):
+        return None
+    lanes = vector_bytes // pair_bytes
+    while lanes > 1 and any(axis.extent % lanes for axis in found):
+        lanes //= 2
+    row_step, step = loops.stride(pairs, found[0]), loops.stride(1 - pairs, found[1])
+    if lanes * pair_bytes < LEAST_BLOCK_BYTES or row_step is None or step is None:
+        return None
+    return PairBlocks(*found, lanes, row_step, step)
 
 
 def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, in_order: str) -> str:
