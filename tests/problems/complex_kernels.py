@@ -72,7 +72,7 @@ class ComplexDraft(Draft):
                 (f"({real.text} + {one.text})", real.elements + a),
                 (f"(-{one.text}).conj()", -np.conj(a)),
                 (f"abs(({one.text}).real)", abs(a.real)),
-                (f"tw.where({one.text} == {other.text}, {one.text}, {other.text})", b),
+                (f"tw.where({one.text} == {other.text}, -{one.text}, {other.text})", np.where(a == b, -a, b)),
                 (f"tw.where({real.text} < 0.0, {one.text}, {other.text})", np.where(real.elements < 0, a, b)),
                 (f"({one.text}.real * {other.text} + 1j * {one.text}.imag)", a.real * b + 1j * a.imag),
             )
