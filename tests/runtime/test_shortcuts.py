@@ -185,7 +185,7 @@ def test_one_launch_at_a_time_runs_without_the_lock(unlocked: None) -> None:
     assert close(known(a, b), a, b)
 
 
-def test_a_forked_child_has_the_memory() -> None:
+def test_a_forked_child_may_use_the_scratch_memory() -> None:
     shared = workers._Shared()
     shared.is_unlocked.value = 1
     shared.renew()

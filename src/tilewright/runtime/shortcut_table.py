@@ -67,8 +67,8 @@ class InlineLaunch:
         scratch: scratch memory.
         blocks: number of blocks.
         used: a byte that a launch sets.
-        guard: a word that is not 0 while a launch runs without the interpreter's lock; 0: the launch holds
-            the lock.
+        guard: address of a word that is not 0 while any launch runs without the interpreter's lock; 0: this
+            launch keeps the lock.
         offsets: offset of each array's address in the argument buffer.
         holds: objects that own the memory at the addresses.
     """

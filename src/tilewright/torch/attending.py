@@ -355,8 +355,8 @@ def _attention_by_kernels(
     """Compute attention without a gradient; packed sequences and dropout need the operation."""
     if q_offsets is not None or dropout:
         raise LaunchError("packed sequences and dropout need the operation")
-    is_new = isinstance(q, torch.Tensor) and isinstance(v, torch.Tensor) and q.dim() == v.dim() > 2
-    return of_attention.attention(q, k, v, out=_as_heads_of(q, v.shape[-1]) if is_new else None, **words)
+    has_heads = isinstance(q, torch.Tensor) and isinstance(v, torch.Tensor) and q.dim() == v.dim() > 2
+    return of_attention.attention(q, k, v, out=_as_heads_of(q, v.shape[-1]) if has_heads else None, **words)
 
 
 def _attention_by(operation: Callable[..., Any]) -> Callable[..., Any]:

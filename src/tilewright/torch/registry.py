@@ -319,7 +319,10 @@ class LaunchSequence(NamedTuple):
             return None  # two of them begin at one address
 
         def place_of(value: Any) -> int:
-            """The index of a value; -1 for an array of PyTorch or around a tensor.  Numbers become values."""
+            """Return the index of an argument among the values; -1 if PyTorch computed it, or for an object.
+
+            A number is added to the values.
+            """
             if not isinstance(value, torch.Tensor):
                 values.append(value)
                 return len(values) - 1 if type(value) in PASSED else -1

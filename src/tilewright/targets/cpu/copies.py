@@ -111,10 +111,10 @@ def _twins(first: Copy, second: Copy, kernel: Kernel) -> Twins | None:
 
 
 def steps_of(emitter: CpuEmitter, sides: tuple[CopySide, CopySide], far: int) -> list[Sym]:
-    """Return the strides that may be those of pairs: along the innermost loop, and along another one.
+    """Return the strides that may be `PAIR`, which only the launch knows.
 
-    Those along another loop are left out if pairs along it are not transposed in registers, or if a stride is
-    known before the launch.
+    The first one is that of the innermost loop; the list is empty if the stride is known before the launch.
+    The others are those of loops along which pairs are transposed in registers.
 
     Args:
         emitter: where the text goes.

@@ -440,7 +440,7 @@ class Copying:
 def transposition_of_pairs(emitter: CpuEmitter, dtype: DType, lanes: int, *, is_stored: bool) -> Code:
     """Return the function that moves a block of ``lanes`` x ``lanes`` pairs, or part of one.
 
-    The parts of pairs lie in two arrays, which are contiguous along the other axis than the pairs.
+    Pairs are contiguous along one axis, and the two arrays of their parts along the other.
     ``first[j * step + i]`` and ``second[j * step + i]`` are the parts of the pair at
     ``pairs + i * row_step + 2 * j``, for ``i < rows`` and ``j < columns``.
 
