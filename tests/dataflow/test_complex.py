@@ -672,7 +672,7 @@ def summed_so_far(X: Any, Y: Any) -> None:
 
 REFUSED = {
     greatest: (np.complex64, "max of a value, which is of c64"),
-    larger: (np.complex64, "max of a value, which is of c64: no formula of its parts is known"),
+    larger: (np.complex64, "max of a value, which is of c64: complex numbers have no order"),
     rooted: (np.complex64, "sqrt of a value, which is of c64"),
     compared: (np.complex64, "less of a value, which is of c64"),
     cut_off: (np.float32, "convert to f32 of a value, which is of c64.*x.real, x.imag, abs"),

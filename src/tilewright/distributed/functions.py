@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeAlias
@@ -110,11 +110,6 @@ UNPLACED = {torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str,
 """Types of arguments that are no `DTensor`, and have none in them."""
 
 
-def _has_placed(given: Iterable[Any]) -> bool:
-    """Return whether an argument is a `DTensor`, or a sequence with one."""
-    return any(type(one) not in UNPLACED and any(map(_is_placed, _listed(one))) for one in given)
-
-
 def _local(of: str, name: str, one: Any, at: int | None) -> torch.Tensor:
     """Return this rank's part of an argument along a dimension, counted from the end; None: the whole.
 
@@ -150,7 +145,8 @@ def _placed(of_a: int | None, of_b: int, of_bias: int | None, result: int | None
 
         @wraps(function)
         def call(*operands: Any, **words: Any) -> Any:
-            if not _has_placed((*operands, *words.values())):
+            all_of = (*operands, *words.values())
+            if not any(type(one) not in UNPLACED and any(map(_is_placed, _listed(one))) for one in all_of):
                 return function(*operands, **words)
             named = [name for name in of_operands[len(operands) :] if name in words]
             operands = (*operands, *(words.pop(name) for name in named))

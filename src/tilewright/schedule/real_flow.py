@@ -331,8 +331,10 @@ class RealFlow:
         """Return a real value with other arguments."""
         new = dict(zip(map(id, node.arguments), given, strict=True))
         match node:
-            case Map(function="mul", given=(x, y)) if x is y and _is_size(x):
-                return self._squared(node, _parts(self.made[id(x.arguments[0])]))
+            case Map(function="mul", given=(Map(function="abs", given=(z,)) as x, y)) if (
+                x is y and z.dtype.components > 1
+            ):
+                return self._squared(node, _parts(self.made[id(z)]))
             case Cell(start=start):
                 return replace(node, start=_node(new[id(start)]))
             case Folded(index=index):
@@ -424,7 +426,8 @@ class RealFlow:
             found = given[0] if isinstance(given[0], BothParts) else BothParts(given[0], None)
             return BothParts(*(one and self._converted(node, one, kind, function) for one in found))
         if function == "complex":
-            re, im = (None if _is_zero(_node(one)) else _node(one) for one in given)
+            both = map(_node, given)
+            re, im = (None if isinstance(one, Literal) and one.value == 0 else one for one in both)
             return self._spread(node, BothParts(_node(given[0]) if im is None else re, im))
         parts = [_parts(one) for one in given]
         rule = RULES.get(function)
@@ -453,7 +456,9 @@ class RealFlow:
         return self.call(like, function, node, dtype=kind)
 
     def _refusal(self, node: Node, what: str, kind: DType) -> TraceError:
-        text = f"{what} of {node.variable or 'a value'}, which is of {kind}: no formula of its parts is known"
+        is_order = what in ("less", "max", "min")
+        why = "complex numbers have no order" if is_order else "no formula of its parts is known"
+        text = f"{what} of {node.variable or 'a value'}, which is of {kind}: {why}"
         return TraceError(text, node.location, "x.real, x.imag, abs(x) or x.conj()")
 
     # ------------------------------------------------------------ both parts of a number moved as one
@@ -508,11 +513,6 @@ def _node(made: Made) -> Node:
     return made
 
 
-def _is_size(node: Node) -> bool:
-    """Return whether a value is ``abs`` of complex numbers."""
-    return isinstance(node, Map) and node.function == "abs" and node.given[0].dtype.components > 1
-
-
 def _parts(made: Made) -> BothParts:
     return made if isinstance(made, BothParts) else BothParts(made, None)
 
@@ -537,10 +537,6 @@ def _signed(node: Node) -> tuple[Node, int]:
     while isinstance(node, Map) and node.function == "neg":
         (node,), sign = node.given, -sign
     return node, sign
-
-
-def _is_zero(node: Node) -> bool:
-    return isinstance(node, Literal) and node.value == 0
 
 
 # ---------------------------------------------------------------- formulas of parts

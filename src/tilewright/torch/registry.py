@@ -353,12 +353,12 @@ class LaunchSequence(NamedTuple):
             tuple(partial(one.new_empty(0).new_empty_strided, one.shape, one.stride()) for one in news),
             tuple(values[first + len(made) :]),
             selector(chosen) if isinstance(result, tuple) else itemgetter(chosen[0]),
-            tuple(launch for one in noted for launch in _prepared_of(one[0])),
+            tuple(
+                launch
+                for launched, *_ in noted
+                for launch in (launched.prepared_launches if isinstance(launched, Replay) else (launched,))
+            ),
         )
-
-
-def _prepared_of(launched: Any) -> tuple[Prepared, ...]:
-    return launched.prepared_launches if isinstance(launched, Replay) else (launched,)
 
 
 def _step_of(launched: Any, values: Sequence[Any], more: tuple[Any, ...]) -> tuple[Any, Any, Any]:
