@@ -249,7 +249,7 @@ def misused(X, I, F, *, how):
     [
         ("floats", "of rank 1 and f32; nearest"),
         ("rank", "of rank 2"),
-        ("two", "one tensor of integers"),
+        ("two", "one tensor gathers rows"),
         ("dim", "dimension 2 of X"),
         ("again", "a copy of it in shared memory"),
         ("chosen", "a copy of it in shared memory"),

@@ -8,13 +8,14 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, TraceError
-from tilewright.functions.table import CONVERSION, FUNCTIONS, TAKE
+from tilewright.functions.table import COMPLEX, CONVERSION, FUNCTIONS, TAKE
 from tilewright.lang.fragments import elementwise
 
 from .executed import launched
 
 DTYPES = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i64", "u64", "i32", "u32", "i16", "i8", "u8")
-FORMS = [name for name in FUNCTIONS if name not in {*CONVERSION, TAKE, "select"}]
+OTHERS = {*CONVERSION, TAKE, "select", *(row.name for row in COMPLEX)}
+FORMS = [name for name in FUNCTIONS if name not in OTHERS]
 
 
 @tw.kernel(X="N", Y="M")
