@@ -415,4 +415,5 @@ def is_observed(layer: torch.nn.Module) -> bool:
         >>> is_observed(torch.nn.Linear(2, 2))
         False
     """
-    return any(getattr(layer, name) for name in OBSERVERS) or torch.nn.modules.module._has_any_global_hook()
+    of_all = torch.nn.modules.module._has_any_global_hook
+    return any(getattr(layer, name) for name in OBSERVERS) or bool(of_all())
