@@ -23,7 +23,7 @@ class ComplexDraft(Draft):
         made = super().operand(name, axes, kind, batched=batched)
         if is_new and kind in KINDS:
             imaginary = self.rng.integers(-2, 3, made.elements.shape)
-            self.given[name] = kind, made.axes, made.elements + 1j * imaginary  # type: ignore[assignment]
+            self.given[name] = kind, made.axes, made.elements + 1j * imaginary
             return Drawn(made.text, made.axes, self.given[name][2])
         return made
 
